@@ -1,0 +1,1 @@
+"""How a control plane or a host is reached: the process runner, CLIs, credentials."""

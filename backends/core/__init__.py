@@ -1,0 +1,1 @@
+"""What every tool and backend stands on: settings, errors, plans, operations, audit, rendering."""
