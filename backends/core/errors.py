@@ -154,6 +154,7 @@ class StepFailedError(DevopsError):
     Args:
         made: What exists now because of earlier steps.
         undo: The command or tool call that removes each of them, in the same order.
+        code: The code of the failure itself.
     """
 
     code = "step_failed"
@@ -167,8 +168,11 @@ class StepFailedError(DevopsError):
         words: str = "",
         cause: str = "",
         next_action: str = "",
+        code: str = "",
     ) -> None:
         details: dict[str, str] = {}
+        if code:
+            details["failure"] = code
         if made:
             details["made_before_the_failure"] = "; ".join(made)
         if undo:

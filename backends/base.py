@@ -1,0 +1,307 @@
+"""The interface every target implements, and the abilities it may opt into.
+
+A target's module subclasses `Backend` and the `Can…` classes it really implements; the target
+matrix in `get_help`, the tool list and the README are derived from that, so they cannot lie.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from backends.core.answers import (
+    Changed,
+    Check,
+    Deployment,
+    LogsAnswer,
+    ModelEntry,
+    Price,
+    Status,
+)
+from backends.core.errors import ConflictError, InvalidInputError, NotFoundError, NotSupportedError
+from backends.core.plans import Plan, Step
+
+if TYPE_CHECKING:
+    from backends.core.operations import Operations
+    from backends.core.settings import Settings
+    from backends.core.state import StateDir
+    from backends.serving.endpoint import Endpoint
+
+# progress(done, total, message)
+Progress = Callable[[float, float | None, str], Awaitable[None]]
+
+# How often a watch looks again, in seconds.
+_LOOK_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Services:
+    """What a backend is given: settings, the state directory, and the operations."""
+
+    settings: Settings
+    state: StateDir
+    operations: Operations
+
+
+class DeploySpec(BaseModel):
+    """What every target's deployment is described by. Targets add their own options."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    model: str | None = Field(None, description="Checkpoint: a Hugging Face id, folder or path.")
+    max_model_len: int | None = Field(
+        None, ge=256, le=1_048_576, description="Longest context, in tokens."
+    )
+    max_num_seqs: int | None = Field(
+        None, ge=1, le=4096, description="Most sequences the engine batches."
+    )
+
+
+class Backend(abc.ABC):
+    """A target: one control plane on which deployments live.
+
+    Args:
+        services: Settings, state and operations.
+    """
+
+    target: ClassVar[str]
+    title: ClassVar[str]
+    hardware: ClassVar[str]
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+
+    @abc.abstractmethod
+    async def deployments(self) -> list[Deployment]:
+        """Everything that exists here. A failed look is an error, never an empty list."""
+
+    @abc.abstractmethod
+    async def status(self, name: str, *, detail: bool = False) -> Status:
+        """How one deployment is. Never wakes or changes it.
+
+        Raises:
+            NotFoundError: There is no deployment of that name.
+        """
+
+    @abc.abstractmethod
+    async def endpoint(self, name: str) -> Endpoint:
+        """How to reach its OpenAI-compatible API.
+
+        Raises:
+            NotFoundError: There is no deployment of that name.
+            ConflictError: It has no endpoint in its present state.
+        """
+
+    async def price(self, name: str) -> Price | None:
+        """What it costs per hour while it serves, for cost figures. None where unknown."""
+        del name
+        return None
+
+    async def doctor(self) -> list[Check]:
+        """What this target needs on this machine, each with the fix where it is missing."""
+        return []
+
+    async def resolve(self, name: str | None) -> str:
+        """`name`, or the only deployment there is when none was given.
+
+        Raises:
+            InvalidInputError: None was given and there are several.
+            NotFoundError: None was given and there is none.
+        """
+        if name is not None:
+            return name
+        names = [item.name for item in await self.deployments()]
+        if len(names) == 1:
+            return names[0]
+        if not names:
+            raise NotFoundError(
+                f"Nothing is deployed on {self.target}.",
+                next_action=f"Call plan_deployment(target={self.target!r}).",
+            )
+        raise InvalidInputError("name", "is needed: there are several.", allowed=", ".join(names))
+
+    async def watch(self, name: str, timeout_s: float, progress: Progress) -> tuple[Status, float]:
+        """Look until it is ready, failed or stopped, or `timeout_s` is over.
+
+        Returns:
+            The last status, and the seconds waited.
+        """
+        began = time.monotonic()
+        while True:
+            status = await self.status(name)
+            waited = time.monotonic() - began
+            expected = status.expected_s
+            await progress(
+                status.elapsed_s if status.elapsed_s is not None else waited,
+                expected,
+                status.summary,
+            )
+            if status.state not in {"creating", "starting", "stopping", "unknown"}:
+                return status, waited
+            if waited + _LOOK_EVERY_S > timeout_s:
+                return status, waited
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    @classmethod
+    def abilities(cls) -> set[str]:
+        """The names of the tools this target can do."""
+        return {tool for tool, ability in ABILITIES.items() if issubclass(cls, ability)}
+
+    @classmethod
+    def require(cls, tool: str) -> None:
+        """Refuse by name what the target cannot do.
+
+        Raises:
+            NotSupportedError: With what to use instead.
+        """
+        if tool not in cls.abilities():
+            raise NotSupportedError(
+                f"{cls.target} cannot do {tool}.",
+                next_action=cls.instead(tool)
+                or f"Call get_help for what {cls.target} can do: "
+                f"{', '.join(sorted(cls.abilities()))}.",
+            )
+
+    @classmethod
+    def instead(cls, tool: str) -> str:
+        """What to use instead of a tool this target lacks; empty where there is nothing."""
+        del tool
+        return ""
+
+
+class RunsPlans(Backend):
+    """Runs the steps of the plans it made. Not an ability by itself."""
+
+    @abc.abstractmethod
+    async def run_step(self, plan: Plan, step: Step) -> str:
+        """Run one step of a plan made here; returns what it did, in words."""
+
+
+class CanDeploy(RunsPlans):
+    """Can plan and run a deployment."""
+
+    Spec: ClassVar[type[DeploySpec]]
+
+    @abc.abstractmethod
+    async def plan_deploy(self, spec: DeploySpec) -> Plan:
+        """What deploying `spec` would do. Changes nothing.
+
+        Raises:
+            ConflictError: The name is taken.
+            InvalidInputError: A setting is wrong.
+        """
+
+    @classmethod
+    def parse_spec(cls, common: dict[str, Any], options: dict[str, Any]) -> DeploySpec:
+        """The request as this target understands it.
+
+        Raises:
+            InvalidInputError: An option is unknown or wrong; names it and what is allowed.
+        """
+        known = cls.Spec.model_fields
+        clash = set(options) & set(common)
+        if clash:
+            raise InvalidInputError(
+                "options", f"{', '.join(sorted(clash))} are arguments of their own, not options."
+            )
+        try:
+            return cls.Spec.model_validate({**common, **options})
+        except ValidationError as error:
+            item = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, item["loc"]))
+            field = where if where in common else f"options.{where}"
+            if item["type"] == "extra_forbidden":
+                allowed = sorted(set(known) - set(common))
+                raise InvalidInputError(
+                    field, f"{cls.target} has no such option.", allowed=", ".join(allowed)
+                ) from None
+            raise InvalidInputError(field, item["msg"].removeprefix("Value error, ")) from None
+
+
+class CanDestroy(RunsPlans):
+    """Can delete what it deployed."""
+
+    @abc.abstractmethod
+    async def plan_destroy(self, name: str) -> Plan:
+        """What destroying `name` would do, and what would keep billing.
+
+        Raises:
+            NotFoundError: There is no such deployment.
+            NotManagedError: It is not ours.
+        """
+
+
+class CanStart(Backend):
+    """Can start or restart the server of an existing deployment."""
+
+    @abc.abstractmethod
+    async def start(self, name: str, *, restart: bool) -> Changed:
+        """Start serving again; with `restart`, stop first if it runs."""
+
+
+class CanStop(RunsPlans):
+    """Can stop serving without deleting."""
+
+    @abc.abstractmethod
+    async def plan_stop(self, name: str) -> Plan:
+        """What stopping `name` would do, and what would keep billing."""
+
+
+class HasLogs(Backend):
+    """Can show logs."""
+
+    @abc.abstractmethod
+    async def logs(self, name: str, source: str | None, lines: int) -> LogsAnswer:
+        """The newest `lines` lines of one source."""
+
+
+class HasModels(Backend):
+    """Knows which checkpoints it can serve."""
+
+    @abc.abstractmethod
+    async def models(self) -> list[ModelEntry]:
+        """Checkpoints that can be deployed here, or are being served."""
+
+    @abc.abstractmethod
+    async def inspect_model(self, model: str) -> dict[str, str | int | float | bool]:
+        """What the checkpoint's own files say it is."""
+
+
+# Tool -> the class a target must implement to offer it. Every deployment that has an endpoint can
+# be queried, measured and benchmarked, whatever the target.
+ABILITIES: dict[str, type] = {
+    "list_deployments": Backend,
+    "plan_deployment": CanDeploy,
+    "list_models": HasModels,
+    "deploy": CanDeploy,
+    "wait_until_ready": Backend,
+    "get_status": Backend,
+    "verify_model_health": Backend,
+    "query_model": Backend,
+    "get_metrics": Backend,
+    "get_logs": HasLogs,
+    "run_benchmark": Backend,
+    "start_serving": CanStart,
+    "stop_serving": CanStop,
+    "destroy": CanDestroy,
+}
+
+
+def must_be(status: Status, *allowed: str) -> None:
+    """Refuse when a deployment's state forbids the request.
+
+    Raises:
+        ConflictError: Its state is not one of `allowed`.
+    """
+    if status.state not in allowed:
+        raise ConflictError(
+            f"{status.target}/{status.name} is {status.state}: {status.summary}",
+            next_action=status.next_steps[0] if status.next_steps else "Call get_status.",
+        )

@@ -1,0 +1,168 @@
+"""The one process runner: argv lists only, a deadline, bounded output, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from backends.core.errors import CliMissingError, OutcomeUnknownError
+
+_MAX_OUTPUT_BYTES = 8 * 1024 * 1024
+_KILL_GRACE_S = 2.0
+
+# Children of this server that are running now, so that a signal can end them all.
+_running: set[int] = set()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A process that ended by itself.
+
+    Attributes:
+        argv: What was run.
+        code: Its exit code; negative when a signal ended it.
+        stdout: Its output, cut at 8 MiB.
+        stderr: Its error output, cut at 8 MiB.
+        cut: Whether something was cut.
+    """
+
+    argv: tuple[str, ...]
+    code: int
+    stdout: str
+    stderr: str
+    cut: bool
+
+
+async def run(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    stdin: bytes | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Finished:
+    """Run a command and wait for it.
+
+    Args:
+        argv: The program and its arguments; never a shell line.
+        timeout_s: Seconds until it is ended, with all it started.
+        stdin: What it is given on standard input (the way for secrets).
+        env: Variables added to this process's own.
+
+    Raises:
+        CliMissingError: The program is not installed.
+        OutcomeUnknownError: It did not end in time; it may have done its work.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "TERM": "dumb", **(env or {})},
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise CliMissingError(
+            f"{argv[0]} is not installed.",
+            words=str(error),
+            next_action=f"Install {argv[0]}, or put it on PATH, and call again.",
+        ) from error
+    _running.add(process.pid)
+    out: list[bytes] = []
+    err: list[bytes] = []
+    try:
+        async with asyncio.timeout(timeout_s):
+            cut = await asyncio.gather(
+                _drain(process.stdout, out), _drain(process.stderr, err), _feed(process, stdin)
+            )
+            code = await process.wait()
+    except TimeoutError:
+        await _end(process)
+        raise OutcomeUnknownError(
+            f"{argv[0]} did not finish within {timeout_s:.0f} s and was ended.",
+            words=b"".join(err).decode("utf-8", "replace")[-2000:],
+            cause="The other side was slow. What it was asked to do may have happened.",
+            next_action="Call get_status or list_deployments before trying again.",
+        ) from None
+    except asyncio.CancelledError:
+        await asyncio.shield(_end(process))
+        raise
+    finally:
+        _running.discard(process.pid)
+    return Finished(
+        tuple(argv),
+        code,
+        b"".join(out).decode("utf-8", "replace"),
+        b"".join(err).decode("utf-8", "replace"),
+        any(cut),
+    )
+
+
+def end_all(grace_s: float = 0.3) -> None:
+    """End every running child with all it started, and reap it. For signal handlers."""
+    for pid in list(_running):
+        _kill_group(pid, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    while _running and time.monotonic() < deadline:
+        for pid in list(_running):
+            if _reaped(pid):
+                _running.discard(pid)
+        time.sleep(0.01)
+    for pid in list(_running):
+        _kill_group(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+        _running.discard(pid)
+
+
+def _reaped(pid: int) -> bool:
+    try:
+        done, _ = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return done == pid
+
+
+def _kill_group(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    _kill_group(process.pid, signal.SIGTERM)
+    try:
+        async with asyncio.timeout(_KILL_GRACE_S):
+            await process.wait()
+    except TimeoutError:
+        _kill_group(process.pid, signal.SIGKILL)
+        await process.wait()
+    # Whatever outlived its leader in the group goes too.
+    _kill_group(process.pid, signal.SIGKILL)
+
+
+async def _drain(stream: asyncio.StreamReader | None, into: list[bytes]) -> bool:
+    if stream is None:
+        return False
+    size = 0
+    cut = False
+    while chunk := await stream.read(65536):
+        if size < _MAX_OUTPUT_BYTES:
+            into.append(chunk[: _MAX_OUTPUT_BYTES - size])
+        cut = cut or size + len(chunk) > _MAX_OUTPUT_BYTES
+        size += len(chunk)
+    return cut
+
+
+async def _feed(process: asyncio.subprocess.Process, data: bytes | None) -> bool:
+    if process.stdin is None or data is None:
+        return False
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(data)
+        await process.stdin.drain()
+    process.stdin.close()
+    return False

@@ -1,0 +1,394 @@
+"""What tools answer with: one shape a verb, the same for every target.
+
+A field that is absent is not known or does not apply; it never means zero. Every answer says what
+is (`summary`), and what to do next (`next_steps`: exact tool calls).
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+# How a figure came about. Never mixed without a label.
+Basis = Literal["measured", "simulated", "predicted"]
+
+State = Literal[
+    "creating",
+    "starting",
+    "ready",
+    "degraded",
+    "scaled_to_zero",
+    "stopping",
+    "stopped",
+    "failed",
+    "unknown",
+]
+
+
+class Picture(BaseModel):
+    """An image that rides along with an answer.
+
+    Attributes:
+        data: The file's bytes, base64.
+        mime_type: e.g. `image/png`.
+    """
+
+    data: str
+    mime_type: str = "image/png"
+
+    @classmethod
+    def png(cls, content: bytes) -> Picture:
+        """From a PNG file's bytes."""
+        return cls(data=base64.b64encode(content).decode("ascii"))
+
+
+class Answer(BaseModel):
+    """Base of every tool's answer."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    summary: str
+    warnings: list[str] = Field(default_factory=list)
+    next_steps: list[str] = Field(default_factory=list)
+    images: list[Picture] = Field(default_factory=list, exclude=True)
+
+
+class Price(BaseModel):
+    """A price per hour and where it comes from. No rate, no number."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    usd_per_hour: float | None = None
+    basis: str
+    source: str | None = None
+    as_of: str | None = None
+
+
+class Deployment(BaseModel):
+    """One deployment in a list."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    target: str
+    name: str
+    state: State
+    engine: str | None = None
+    model: str | None = None
+    url: str | None = None
+    managed: bool = True
+    simulated: bool = False
+    usd_per_hour: float | None = None
+    created_at: str | None = None
+    note: str | None = None
+
+
+class NotAsked(BaseModel):
+    """A place that could not be asked, so the list may be incomplete."""
+
+    target: str
+    error: str
+
+
+class DeploymentList(Answer):
+    """Everything that exists on the targets asked."""
+
+    items: list[Deployment]
+    total: int
+    next_cursor: str | None = None
+    complete: bool
+    not_answering: list[NotAsked] = Field(default_factory=list)
+    usd_per_hour_now: float | None = None
+
+
+class StepView(BaseModel):
+    """One step of a plan as it will be run."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    title: str
+    command: str
+    creates: list[str] = Field(default_factory=list)
+    undo: str | None = None
+
+
+class Setting(BaseModel):
+    """A resolved setting of a plan."""
+
+    name: str
+    value: str
+    meaning: str | None = None
+
+
+class PlanAnswer(Answer):
+    """A plan: what would be done, at what price, and the id that runs exactly this."""
+
+    verb: str
+    target: str
+    name: str
+    plan_id: str
+    plan_hash: str
+    expires_at: str
+    price: Price | None = None
+    settings: list[Setting] = Field(default_factory=list)
+    steps: list[StepView]
+    depends_on: dict[str, str] = Field(default_factory=dict)
+    keeps_billing: list[str] = Field(default_factory=list)
+    document: str | None = None
+
+
+class Changed(Answer):
+    """What a change did."""
+
+    target: str
+    name: str
+    state: State
+    url: str | None = None
+    plan_hash: str | None = None
+    done: list[str] = Field(default_factory=list)
+    usd_per_hour: float | None = None
+    keeps_billing: list[str] = Field(default_factory=list)
+
+
+class Phase(BaseModel):
+    """One phase of becoming ready: how long it took or has taken, beside what is usual."""
+
+    name: str
+    state: Literal["done", "running", "pending", "failed"]
+    seconds: float | None = None
+    expected_s: float | None = None
+
+
+class Check(BaseModel):
+    """One thing looked at: what was found."""
+
+    name: str
+    ok: bool
+    detail: str
+    duration_ms: float | None = None
+
+
+class Status(Answer):
+    """Infrastructure, engine health, endpoint, model and the next step of one deployment."""
+
+    target: str
+    name: str
+    state: State
+    ready: bool
+    engine: str | None = None
+    managed: bool = True
+    simulated: bool = False
+    url: str | None = None
+    models: list[str] = Field(default_factory=list)
+    max_model_len: int | None = None
+    version: str | None = None
+    phase: str | None = None
+    phases: list[Phase] = Field(default_factory=list)
+    elapsed_s: float | None = None
+    expected_s: float | None = None
+    usd_per_hour: float | None = None
+    created_at: str | None = None
+    checks: list[Check] = Field(default_factory=list)
+    host: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    facts: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    error: str | None = None
+    error_cause: str | None = None
+
+
+class Waited(Status):
+    """Status after waiting, with how long was waited in this call."""
+
+    waited_s: float
+
+
+class Health(Answer):
+    """Whether a real request is answered well."""
+
+    target: str
+    name: str
+    healthy: bool
+    model: str | None = None
+    checks: list[Check]
+    basis: Basis
+
+
+class Usage(BaseModel):
+    """Tokens as the server counted them."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+class ChatAnswer(Answer):
+    """The model's reply and how fast it came."""
+
+    target: str
+    name: str
+    model: str
+    text: str
+    reasoning: str | None = None
+    tool_calls: list[dict[str, str]] = Field(default_factory=list)
+    finish_reason: str | None = None
+    ttft_ms: float | None = None
+    e2e_ms: float
+    itl_ms_mean: float | None = None
+    output_tokens_per_s: float | None = None
+    usage: Usage
+    basis: Basis
+
+
+class MetricsAnswer(Answer):
+    """The engine's own statistics."""
+
+    target: str
+    name: str
+    basis: Basis
+    interval_s: float | None = None
+    now: dict[str, Any]
+    rates: dict[str, float | None] = Field(default_factory=dict)
+    latency_ms: list[dict[str, Any]] = Field(default_factory=list)
+    missing: list[str] = Field(default_factory=list)
+    raw: str | None = None
+
+
+class LogsAnswer(Answer):
+    """Log lines, newest last."""
+
+    target: str
+    name: str
+    source: str
+    sources: list[str]
+    lines: int
+    text: str
+    cut_chars: int = 0
+
+
+class ModelEntry(BaseModel):
+    """A checkpoint somewhere."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    id: str
+    where: str
+    kind: str | None = None
+    encoding: str | None = None
+    weights_gib: float | None = None
+    note: str | None = None
+
+
+class ModelList(Answer):
+    """Checkpoints known, found on disk, or being served."""
+
+    items: list[ModelEntry]
+    total: int
+    next_cursor: str | None = None
+
+
+class ModelFacts(Answer):
+    """What a checkpoint's own files say it is."""
+
+    id: str
+    facts: dict[str, str | int | float | bool]
+
+
+class Started(Answer):
+    """A long operation was started; it goes on when this server does not."""
+
+    operation_id: str
+    kind: str
+    target: str
+    name: str
+    benchmark_id: str | None = None
+
+
+class OperationEntry(BaseModel):
+    """One operation in a list."""
+
+    operation_id: str
+    kind: str
+    target: str
+    name: str
+    state: str
+    progress: str | None = None
+    started_at: str
+    updated_at: str | None = None
+
+
+class OperationList(Answer):
+    """Operations, newest first."""
+
+    items: list[OperationEntry]
+    total: int
+    next_cursor: str | None = None
+
+
+class OperationAnswer(Answer):
+    """One operation: state, progress, the end of its log, and what it has produced so far."""
+
+    operation_id: str
+    kind: str
+    target: str
+    name: str
+    state: str
+    finished: bool
+    done: float | None = None
+    total: float | None = None
+    progress: str | None = None
+    started_at: str
+    updated_at: str | None = None
+    elapsed_s: float | None = None
+    waited_s: float | None = None
+    result: dict[str, Any] = Field(default_factory=dict)
+    error: str | None = None
+    log_tail: str | None = None
+
+
+class BenchmarkEntry(BaseModel):
+    """One benchmark run in a list."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    benchmark_id: str
+    target: str | None = None
+    name: str | None = None
+    model: str | None = None
+    state: str
+    started_at: str | None = None
+    levels: str | None = None
+    best_output_tokens_per_s: float | None = None
+    basis: str | None = None
+
+
+class BenchmarkList(Answer):
+    """Benchmark runs, newest first."""
+
+    items: list[BenchmarkEntry]
+    total: int
+    next_cursor: str | None = None
+    unreadable: list[str] = Field(default_factory=list)
+
+
+class BenchmarkAnswer(Answer):
+    """One run, or several side by side."""
+
+    benchmark_ids: list[str]
+    basis: list[str] = Field(default_factory=list)
+    levels: list[dict[str, Any]] = Field(default_factory=list)
+    comparison: list[dict[str, Any]] = Field(default_factory=list)
+    findings: list[str] = Field(default_factory=list)
+    definitions: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+
+
+class Help(Answer):
+    """What this server is set to, can do, and needs."""
+
+    version: str
+    order_of_work: list[str] = Field(default_factory=list)
+    settings: list[dict[str, str]] = Field(default_factory=list)
+    targets: list[dict[str, str]] = Field(default_factory=list)
+    options: list[dict[str, str]] = Field(default_factory=list)
+    doctor: list[Check] = Field(default_factory=list)
+    error_codes: list[dict[str, str]] = Field(default_factory=list)

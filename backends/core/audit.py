@@ -1,0 +1,88 @@
+"""The audit log: who asked for which change, with which plan, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from backends.core.state import StateDir, stamp
+
+# One line is one write, so lines of several servers never mix; longer values are cut.
+_VALUE_CHARS = 500
+
+
+class AuditLog:
+    """Append-only JSON lines in the state directory.
+
+    Args:
+        state: The state directory.
+    """
+
+    def __init__(self, state: StateDir) -> None:
+        self._path = state.audit_log
+
+    def record(
+        self,
+        *,
+        event: str,
+        call_id: str,
+        tool: str,
+        client: str,
+        arguments: dict[str, Any],
+        outcome: str,
+        **more: str,
+    ) -> None:
+        """Append one line.
+
+        Args:
+            event: started, finished, refused, timed out, cancelled, crashed or plan.
+            call_id: Ties the lines of one call together.
+            tool: The tool's name.
+            client: The calling client.
+            arguments: The call's arguments; tools take no secrets, so none are here.
+            outcome: What came of it, in words.
+            more: Further facts, e.g. plan_hash and steps.
+        """
+        line = {
+            "time": stamp(),
+            "event": event,
+            "call_id": call_id,
+            "client": client,
+            "tool": tool,
+            "target": arguments.get("target"),
+            "name": arguments.get("name"),
+            "arguments": {
+                key: _cut(value) for key, value in arguments.items() if value is not None
+            },
+            "outcome": _cut(outcome),
+            **{key: _cut(value) for key, value in more.items()},
+        }
+        data = json.dumps(line, ensure_ascii=False, default=str).encode() + b"\n"
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+    def tail(self, max_bytes: int = 20_000) -> str:
+        """The newest whole lines, at most `max_bytes` of them; empty where nothing was changed."""
+        try:
+            with self._path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - max_bytes))
+                data = file.read()
+        except FileNotFoundError:
+            return ""
+        if size > max_bytes:
+            data = data[data.find(b"\n") + 1 :]
+        return data.decode("utf-8", "replace")
+
+
+def _cut(value: object) -> object:
+    if isinstance(value, str) and len(value) > _VALUE_CHARS:
+        return value[:_VALUE_CHARS] + f"… ({len(value)} characters)"
+    if isinstance(value, dict):
+        return {key: _cut(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,212 @@
+"""Long operations: detached workers whose state is on disk and that outlive this server.
+
+A folder an operation: `operation.json` (what was asked, and the worker's pid), `status.json`
+(written by the worker: state, progress, result), `log` (its output), `cancel` (the wish to stop).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from backends.core.detached import detach, is_running, signal_group
+from backends.core.errors import NotFoundError, OperationError
+from backends.core.state import StateDir, new_id, now, read_json, stamp, write_json
+
+FINISHED = frozenset({"succeeded", "failed", "cancelled"})
+_CANCEL_PATIENCE_S = 15.0
+_LOG_TAIL_BYTES = 4_000
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation as it stands on disk.
+
+    Attributes:
+        id: Its id.
+        kind: What it does, e.g. `benchmark`.
+        target: Where.
+        name: On which deployment.
+        params: What was asked.
+        state: queued, running, succeeded, failed or cancelled.
+        started_at: ISO time.
+        status: The worker's last word: done, total, message, result, error, updated_at.
+        folder: Where its files are.
+    """
+
+    id: str
+    kind: str
+    target: str
+    name: str
+    params: dict[str, Any]
+    state: str
+    started_at: str
+    folder: Path
+    status: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.state in FINISHED
+
+    @property
+    def progress(self) -> str | None:
+        """Progress in words."""
+        message = self.status.get("message")
+        return str(message) if message else None
+
+    def log_tail(self) -> str:
+        """The end of the worker's log."""
+        try:
+            with (self.folder / "log").open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _LOG_TAIL_BYTES))
+                return file.read().decode("utf-8", "replace").strip()
+        except FileNotFoundError:
+            return ""
+
+
+class Operations:
+    """Starts, reads and stops operations.
+
+    Args:
+        state: The state directory.
+        worker: The command that runs one; gets the operation's folder as its last argument.
+    """
+
+    def __init__(self, state: StateDir, worker: tuple[str, ...] | None = None) -> None:
+        self._root = state.operations
+        self._worker = worker or (sys.executable, "-m", "backends.worker")
+
+    def start(
+        self, kind: str, target: str, name: str, params: Mapping[str, Any], env: Mapping[str, str]
+    ) -> Operation:
+        """Start a worker and return at once.
+
+        Args:
+            kind: What the worker is to do.
+            target: On which target.
+            name: On which deployment.
+            params: What it needs; written to disk, so never a secret.
+            env: Variables for the worker, secrets included; never written down.
+
+        Raises:
+            OperationError: The worker process could not be started.
+        """
+        operation_id = new_id("op")
+        folder = self._root / operation_id
+        record: dict[str, Any] = {
+            "id": operation_id,
+            "kind": kind,
+            "target": target,
+            "name": name,
+            "params": dict(params),
+            "started_at": stamp(),
+        }
+        # Written before the worker starts: if we die in between, the folder says what was meant.
+        write_json(folder / "operation.json", record)
+        try:
+            process = detach([*self._worker, str(folder)], log=folder / "log", env=env)
+        except OSError as error:
+            write_json(folder / "status.json", {"state": "failed", "error": str(error)})
+            raise OperationError(
+                f"The worker for {kind} could not be started.", words=str(error)
+            ) from error
+        write_json(
+            folder / "operation.json",
+            record | {"pid": process.pid, "pid_created": process.created},
+        )
+        return self.get(operation_id)
+
+    def get(self, operation_id: str) -> Operation:
+        """One operation.
+
+        Raises:
+            NotFoundError: There is none of that id.
+        """
+        folder = self._root / operation_id
+        record = read_json(folder / "operation.json") if folder.parent == self._root else None
+        if record is None:
+            raise NotFoundError(
+                f"There is no operation {operation_id[:64]!r}.",
+                next_action="Call get_operation without an id to list them.",
+            )
+        status = read_json(folder / "status.json") or {}
+        state = str(status.get("state", "queued"))
+        if state not in FINISHED and not self._alive(record):
+            # Read once more: it may have finished between the two looks.
+            status = read_json(folder / "status.json") or {}
+            state = str(status.get("state", "queued"))
+            if state not in FINISHED:
+                cancelled = (folder / "cancel").exists()
+                state = "cancelled" if cancelled else "failed"
+                status = status | {
+                    "error": status.get("error")
+                    or (
+                        "The worker was stopped before it could finish."
+                        if cancelled
+                        else "The worker died without a word (killed, or the machine restarted)."
+                    )
+                }
+        return Operation(
+            id=operation_id,
+            kind=str(record.get("kind")),
+            target=str(record.get("target")),
+            name=str(record.get("name")),
+            params=record.get("params", {}),
+            state=state,
+            started_at=str(record.get("started_at")),
+            folder=folder,
+            status=status,
+        )
+
+    def all(self) -> list[Operation]:
+        """Every operation, newest first."""
+        if not self._root.is_dir():
+            return []
+        ids = sorted((path.name for path in self._root.iterdir() if path.is_dir()), reverse=True)
+        found: list[Operation] = []
+        for operation_id in ids:
+            # A folder whose record is not yet written, or is foreign, is not an operation.
+            with contextlib.suppress(NotFoundError):
+                found.append(self.get(operation_id))
+        return found
+
+    def cancel(self, operation_id: str) -> Operation:
+        """Stop an operation; what it has produced stays. Waits at most 15 s, then kills it.
+
+        Raises:
+            NotFoundError: There is none of that id.
+        """
+        operation = self.get(operation_id)
+        if operation.finished:
+            return operation
+        (operation.folder / "cancel").touch()
+        record = read_json(operation.folder / "operation.json") or {}
+        if self._signal(record, signal.SIGTERM):
+            deadline = time.monotonic() + _CANCEL_PATIENCE_S
+            while self._alive(record) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            if self._alive(record):
+                self._signal(record, signal.SIGKILL)
+        return self.get(operation_id)
+
+    def _alive(self, record: Mapping[str, Any]) -> bool:
+        pid = record.get("pid")
+        if not isinstance(pid, int):
+            # Between the two writes of `start`, for a moment only.
+            return str(record.get("started_at", "")) > stamp(now() - timedelta(seconds=5))
+        return is_running(pid, record.get("pid_created"))
+
+    def _signal(self, record: Mapping[str, Any], number: signal.Signals) -> bool:
+        if not self._alive(record) or not isinstance(record.get("pid"), int):
+            return False
+        return signal_group(int(record["pid"]), number)

@@ -1,0 +1,131 @@
+"""Files under the one state directory: written atomically, readable at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from backends.core.errors import DevopsError, SettingsError
+
+
+def now() -> datetime:
+    """The current time, UTC. The one clock for everything written down."""
+    return datetime.now(UTC)
+
+
+def stamp(moment: datetime | None = None) -> str:
+    """ISO 8601 in UTC, to the millisecond, e.g. `2026-11-30T18:49:31.123Z`."""
+    text = (moment or now()).astimezone(UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def new_id(prefix: str) -> str:
+    """A short id that sorts by time, e.g. `op-20261130-184931-3f9a`."""
+    return f"{prefix}-{now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 (any JSON value)
+    """Write `value` so that a reader, or a crash, sees the old file or the new one, never half."""
+    write_text(path, json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Atomic like `write_json`. Creates the folder; the file is readable by its owner only."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(3)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in `path`, or None where there is no such file.
+
+    Raises:
+        DevopsError: The file is there but is not a JSON object (damaged or foreign).
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise DevopsError(
+            f"{path} is not readable as JSON.",
+            words=str(error),
+            cause="It was damaged or edited by hand.",
+            next_action=f"Look at {path}; move it away if it is of no use.",
+        ) from error
+    if not isinstance(value, dict):
+        raise DevopsError(f"{path} does not hold a JSON object.")
+    return value
+
+
+class StateDir:
+    """The state directory and the places in it.
+
+    Args:
+        root: Its path; made on first write, readable by its owner only.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.expanduser()
+
+    @property
+    def plans(self) -> Path:
+        """One file a plan."""
+        return self.root / "plans"
+
+    @property
+    def operations(self) -> Path:
+        """One folder an operation."""
+        return self.root / "operations"
+
+    @property
+    def benchmarks(self) -> Path:
+        """One folder a benchmark run."""
+        return self.root / "benchmarks"
+
+    @property
+    def audit_log(self) -> Path:
+        """Append-only JSON lines."""
+        return self.root / "audit.jsonl"
+
+    @property
+    def server_log(self) -> Path:
+        """Tracebacks of unexpected errors, by error id."""
+        return self.root / "server.log"
+
+    def deployments(self, target: str) -> Path:
+        """Records of what a target without a control plane of its own runs."""
+        return self.root / "deployments" / target
+
+    def ensure(self) -> Path:
+        """Make the directory and return it.
+
+        Raises:
+            SettingsError: It cannot be made or written.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            probe = self.root / f".probe-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise SettingsError(
+                f"The state directory {self.root} cannot be written.",
+                words=str(error),
+                next_action="Set VLLM_DEVOPS_STATE_DIR to a folder you own.",
+            ) from error
+        return self.root
