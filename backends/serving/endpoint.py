@@ -1,0 +1,479 @@
+"""The serving endpoint and the client that talks to it: one request at a time, fully accounted.
+
+Everything that asks a vLLM endpoint something goes through `EndpointClient`, except the load
+engines, which measure and share only `backends.serving.wire` with it. A failure always leaves as
+an `EndpointError` with the engine's own words, the likely cause and what to do next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from backends.core.errors import (
+    EndpointError,
+    EndpointNotReadyError,
+    EndpointRejectedError,
+    EndpointUnreachableError,
+    InvalidInputError,
+)
+from backends.serving.answers import ChatResult, ServedModel, Tokens, chat_result
+from backends.serving.refusals import mask, refusal, stream_failure
+from backends.serving.wire import Failure, SseDecoder, StreamTally, WireError
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+
+HeaderProvider = Callable[[], Awaitable[dict[str, str]]]
+"""Returns the headers that authorise a request; called for each one, so it caches and refreshes."""
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a vLLM server answers, and what it takes to ask it.
+
+    Args:
+        base_url: `http(s)://host[:port][/prefix]`, up to but without `/v1` (a trailing `/v1` or
+            slash is taken off).
+        model: The served model name to ask for; None means the first one `/v1/models` lists.
+        headers: Provider of the headers that authorise a request, or None where none are needed.
+        verify: Whether to check the server's certificate. Only ever False for a rehearsal.
+        ca_file: A file of additional certificate authorities to trust, in PEM.
+        simulated: Whether what answers is a simulator; every figure taken from it says so.
+        source: Where this endpoint comes from, in words: "Cloud Run service gemma in us-central1".
+
+    Raises:
+        InvalidInputError: `base_url` is not an http or https URL, or carries credentials.
+    """
+
+    base_url: str
+    model: str | None = None
+    headers: HeaderProvider | None = None
+    verify: bool = True
+    ca_file: Path | None = None
+    simulated: bool = False
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        url = self.base_url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
+        try:
+            parts = urlsplit(url)
+            well_formed = parts.scheme in ("http", "https") and bool(parts.hostname)
+            port = parts.port
+        except ValueError:
+            well_formed, port = False, None
+        if not well_formed or port == 0 or parts.query or parts.fragment:
+            raise InvalidInputError(
+                "base_url", "not an endpoint address.", allowed="http(s)://host[:port][/prefix]"
+            )
+        if parts.username or parts.password:
+            raise InvalidInputError(
+                "base_url",
+                "carries credentials.",
+                allowed="an address without them; set the API key in the environment",
+            )
+        object.__setattr__(self, "base_url", url)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is on this machine, where no proxy belongs in between."""
+        return urlsplit(self.base_url).hostname in LOOPBACK
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """Return the TLS settings for it, or None for plain http."""
+        if not self.base_url.startswith("https:"):
+            return None
+        import ssl
+
+        import certifi
+
+        context = ssl.create_default_context()
+        context.load_verify_locations(certifi.where())
+        if self.ca_file is not None:
+            context.load_verify_locations(self.ca_file)
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    async def auth_headers(self) -> dict[str, str]:
+        """Return the headers that authorise a request now."""
+        return {} if self.headers is None else await self.headers()
+
+
+class EndpointClient:
+    """Asks one endpoint. Use as an async context manager; safe for concurrent requests.
+
+    Args:
+        endpoint: Whom to ask.
+        timeout_s: Bound of every call that has no `timeout_s` of its own, above 0.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, timeout_s: float = 10.0) -> None:
+        self.endpoint = endpoint
+        self.timeout_s = timeout_s
+        self._http: httpx.AsyncClient | None = None
+        self._model: str | None = endpoint.model
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+
+    async def health(self, *, timeout_s: float | None = None) -> float:
+        """Ask `/health` and return the time it took, in milliseconds.
+
+        Raises:
+            EndpointNotReadyError: It answers 503: loading, or the engine process has died.
+            EndpointError: Any other failure, by its subclass.
+        """
+        started = time.perf_counter()
+        await self._get("/health", "the health check", timeout_s)
+        return (time.perf_counter() - started) * 1000
+
+    async def version(self, *, timeout_s: float | None = None) -> str:
+        """Return vLLM's version as `/version` says it.
+
+        Raises:
+            EndpointError: It did not answer, or not with a version.
+        """
+        answer = await self._get_json("/version", "the version", timeout_s)
+        version = answer.get("version") if isinstance(answer, dict) else None
+        if not isinstance(version, str):
+            raise self._foreign("the version", answer)
+        return version
+
+    async def models(self, *, timeout_s: float | None = None) -> list[ServedModel]:
+        """Return the models that `/v1/models` lists, in its order (the first is the default).
+
+        Raises:
+            EndpointAuthError: An API key is needed, or the one given is wrong.
+            EndpointError: Any other failure, by its subclass.
+        """
+        answer = await self._get_json("/v1/models", "the list of models", timeout_s)
+        data = answer.get("data") if isinstance(answer, dict) else None
+        if not isinstance(data, list) or not all(
+            isinstance(entry, dict) and isinstance(entry.get("id"), str) for entry in data
+        ):
+            raise self._foreign("the list of models", answer)
+        return [
+            ServedModel(
+                id=entry["id"], max_model_len=entry.get("max_model_len"), root=entry.get("root")
+            )
+            for entry in data
+        ]
+
+    async def metrics_text(self, *, timeout_s: float | None = None) -> str:
+        """Return the body of `/metrics` in Prometheus' text format.
+
+        Raises:
+            EndpointError: It did not answer, by its subclass.
+        """
+        return (await self._get("/metrics", "the metrics", timeout_s)).decode("utf-8", "replace")
+
+    async def tokenize(
+        self, prompt: str | Sequence[Mapping[str, Any]], *, timeout_s: float | None = None
+    ) -> Tokens:
+        """Count the tokens of a text, or of chat messages with the model's template applied.
+
+        Raises:
+            EndpointRejectedError: The server has no `/tokenize`.
+            EndpointError: Any other failure, by its subclass.
+        """
+        body: dict[str, Any] = {"model": await self.model_name()}
+        body["prompt" if isinstance(prompt, str) else "messages"] = prompt
+        what = f"a token count of {self.endpoint.base_url}"
+        async with self._deadline(timeout_s or self.timeout_s, what):
+            http = await self._client()
+            answer = await http.post(
+                self._url("/tokenize"), json=body, headers=await self.endpoint.auth_headers()
+            )
+        if answer.status_code != 200:
+            raise await self._refused(answer.status_code, answer.content, answer.headers, what)
+        parsed = self._parse(answer.content, "a token count")
+        if not isinstance(parsed, dict) or not isinstance(parsed.get("count"), int):
+            raise self._foreign("a token count", parsed)
+        return Tokens(count=parsed["count"], max_model_len=parsed.get("max_model_len"))
+
+    async def model_name(self) -> str:
+        """Return the model that is asked for: the endpoint's own, else the first one served.
+
+        Raises:
+            EndpointNotReadyError: The endpoint lists no model.
+        """
+        if self._model is None:
+            served = await self.models()
+            if not served:
+                raise EndpointNotReadyError(
+                    f"{self.endpoint.base_url} lists no model.",
+                    cause="The server is up but serves nothing.",
+                    next_action="Read get_logs for why the model was not loaded.",
+                )
+            self._model = served[0].id
+        return self._model
+
+    async def chat(
+        self,
+        messages: str | Sequence[Mapping[str, Any]],
+        *,
+        model: str | None = None,
+        system: str | None = None,
+        max_tokens: int = 256,
+        temperature: float | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        timeout_s: float = 40.0,
+    ) -> ChatResult:
+        """Ask for one chat completion, streaming inside, and return it whole.
+
+        Args:
+            messages: The user's words, or chat messages as the API takes them.
+            model: A served name; None means `model_name()`.
+            system: System words, put in front.
+            max_tokens: Bound of the answer, reasoning included, 1 or more.
+            temperature: 0 to 2; None leaves the server's default.
+            tools: Tool definitions as the API takes them.
+            tool_choice: `auto`, `none`, `required` or a named tool.
+            extra: Further fields of the request body, for instance `ignore_eos`.
+            timeout_s: Bound of the whole call in seconds.
+
+        Raises:
+            EndpointRejectedError: Wrong model (served names are listed), too long, bad field.
+            EndpointAuthError, EndpointBusyError, EndpointNotReadyError: 401/403, 429, 502-504.
+            EndpointUnreachableError: No connection, or no end within `timeout_s`.
+            EndpointError: The stream carried an error or broke off.
+        """
+        name = model or await self.model_name()
+        conversation: list[Mapping[str, Any]] = (
+            [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+        )
+        if system:
+            conversation.insert(0, {"role": "system", "content": system})
+        body: dict[str, Any] = {
+            "model": name,
+            "messages": conversation,
+            "max_tokens": max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **({} if temperature is None else {"temperature": temperature}),
+            **({} if tools is None else {"tools": list(tools)}),
+            **({} if tool_choice is None else {"tool_choice": tool_choice}),
+            **(extra or {}),
+        }
+        what = f"a chat completion of {name} at {self.endpoint.base_url}"
+        tally = StreamTally(keep_text=True)
+        clock = _SendClock()
+        async with self._deadline(timeout_s, what, tally):
+            streamed = await self._stream(body, tally, clock, what)
+        failure = tally.failure()
+        if failure is not None and not (failure.kind == "empty" and tally.finish_reason):
+            raise stream_failure(
+                failure,
+                what=what,
+                content_events=len(tally.content_ns),
+                secrets=await self._secrets(),
+            )
+        return chat_result(
+            tally,
+            sent_ns=clock.sent_ns,
+            end_ns=clock.end_ns,
+            connect_ms=clock.connect_ms,
+            streamed=streamed,
+            simulated=self.endpoint.simulated,
+        )
+
+    async def _stream(
+        self, body: dict[str, Any], tally: StreamTally, clock: _SendClock, what: str
+    ) -> bool:
+        http = await self._client()
+        clock.sent_ns = time.perf_counter_ns()
+        async with http.stream(
+            "POST",
+            self._url("/v1/chat/completions"),
+            content=json.dumps(body).encode(),
+            headers={"content-type": "application/json", **await self.endpoint.auth_headers()},
+            extensions={"trace": clock.trace},
+        ) as answer:
+            if answer.status_code != 200:
+                refused = await answer.aread()
+                raise await self._refused(answer.status_code, refused, answer.headers, what)
+            if "text/event-stream" not in answer.headers.get("content-type", ""):
+                return self._take_whole_answer(await answer.aread(), tally, clock)
+            decoder = SseDecoder()
+            async for part in answer.aiter_bytes():
+                now_ns = time.perf_counter_ns()
+                try:
+                    events = decoder.feed(part)
+                except WireError as error:
+                    tally.error = Failure("malformed_event", str(error))
+                    return True
+                for data in events:
+                    tally.take(data, now_ns)
+            clock.end_ns = time.perf_counter_ns()
+        return True
+
+    def _take_whole_answer(self, body: bytes, tally: StreamTally, clock: _SendClock) -> bool:
+        """Read an answer that came whole although a stream was asked for; it has no TTFT."""
+        self._parse(body, "a chat completion")
+        clock.end_ns = time.perf_counter_ns()
+        tally.take(body, clock.end_ns)
+        tally.done = True
+        return False
+
+    async def _get(self, path: str, what: str, timeout_s: float | None) -> bytes:
+        what = f"{what} of {self.endpoint.base_url}"
+        async with self._deadline(timeout_s or self.timeout_s, what):
+            http = await self._client()
+            answer = await http.get(self._url(path), headers=await self.endpoint.auth_headers())
+        if answer.status_code != 200:
+            raise await self._refused(answer.status_code, answer.content, answer.headers, what)
+        return answer.content
+
+    async def _get_json(self, path: str, what: str, timeout_s: float | None) -> object:
+        return self._parse(await self._get(path, what, timeout_s), what)
+
+    def _parse(self, body: bytes, what: str) -> object:
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise self._foreign(what, body[:200].decode("utf-8", "replace")) from None
+
+    def _foreign(self, what: str, answer: object) -> EndpointError:
+        return EndpointError(
+            f"{self.endpoint.base_url} did not answer {what} in the shape vLLM does.",
+            words=str(answer)[:300],
+            cause="Something other than vLLM listens there, or a proxy answered in its place.",
+            next_action="Check the base URL; it must lead to vLLM's OpenAI-compatible server.",
+        )
+
+    async def _refused(
+        self, status: int, body: bytes, headers: Mapping[str, str], what: str
+    ) -> EndpointError:
+        served: list[str] = []
+        secrets = await self._secrets()
+        plain = {name.lower(): value for name, value in headers.items()}
+        error = refusal(status, body, plain, what=what, secrets=secrets)
+        if status == 404 and isinstance(error, EndpointRejectedError) and "model" in error.words:
+            try:
+                served = [entry.id for entry in await self.models(timeout_s=5.0)]
+            except EndpointError:
+                return error
+            error = refusal(status, body, plain, what=what, served=served, secrets=secrets)
+        return error
+
+    async def _secrets(self) -> list[str]:
+        values = (await self.endpoint.auth_headers()).values()
+        return [
+            part
+            for value in values
+            for part in (value, value.strip(), value.removeprefix("Bearer ").strip())
+        ]
+
+    async def _client(self) -> httpx.AsyncClient:
+        if self._http is None:
+            import httpx
+
+            self._http = httpx.AsyncClient(
+                verify=self.endpoint.ssl_context() or True,
+                timeout=None,  # noqa: S113 - _deadline bounds every call as a whole
+                trust_env=not self.endpoint.is_loopback,
+                headers={"accept-encoding": "identity", "user-agent": "vllm-devops"},
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            )
+        return self._http
+
+    def _url(self, path: str) -> str:
+        return f"{self.endpoint.base_url}{path}"
+
+    @asynccontextmanager
+    async def _deadline(
+        self, timeout_s: float, what: str, tally: StreamTally | None = None
+    ) -> AsyncIterator[None]:
+        import httpx
+
+        came = len(tally.content_ns) if tally else 0
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield
+        except TimeoutError:
+            came = len(tally.content_ns) if tally else 0
+            raise EndpointUnreachableError(
+                f"{what} did not end within {timeout_s:g} s"
+                + (f"; {came} content events had come." if came else "."),
+                cause="It is generating slowly, its queue is long, or it has stalled."
+                if came
+                else "It is starting from zero, its queue is long, or nothing answers there.",
+                next_action="Look at get_status and get_metrics (waiting, running), then ask again "
+                "with fewer max_tokens or a longer timeout.",
+            ) from None
+        except httpx.ConnectError as error:
+            raise EndpointUnreachableError(
+                f"{what}: no connection.",
+                words=mask(str(error), await self._secrets()),
+                cause=_connect_cause(str(error)),
+                next_action="Check with get_status whether the deployment runs and at which "
+                "address.",
+            ) from None
+        except httpx.RequestError as error:
+            came = len(tally.content_ns) if tally else 0
+            raise EndpointUnreachableError(
+                f"{what}: the connection broke"
+                + (f" after {came} content events." if came else " before an answer came."),
+                words=mask(f"{type(error).__name__}: {error}", await self._secrets()),
+                cause="The server process ended, or a proxy between cut the connection.",
+                next_action="Check with get_status whether it still runs, and read get_logs.",
+            ) from None
+
+
+class _SendClock:
+    """When the request left and what the connection cost, from httpcore's trace events."""
+
+    def __init__(self) -> None:
+        self.sent_ns = 0
+        self.end_ns = 0
+        self.connect_started_ns: int | None = None
+        self.connect_ms: float | None = None
+
+    async def trace(self, name: str, info: Mapping[str, Any]) -> None:
+        del info
+        now_ns = time.perf_counter_ns()
+        if name == "connection.connect_tcp.started":
+            self.connect_started_ns = now_ns
+        elif name.endswith("send_request_headers.started"):
+            self.sent_ns = now_ns
+            if self.connect_started_ns is not None:
+                self.connect_ms = (now_ns - self.connect_started_ns) / 1e6
+
+
+def _connect_cause(words: str) -> str:
+    lowered = words.lower()
+    if "certificate" in lowered or "ssl" in lowered:
+        return "The server's certificate is not trusted, or it does not speak TLS on that port."
+    if "name or service" in lowered or "nodename" in lowered or "resolution" in lowered:
+        return "The host name does not resolve."
+    return "Nothing listens at that address: not deployed, still starting, or stopped."
