@@ -209,7 +209,11 @@ class Health(Answer):
     name: str
     healthy: bool
     model: str | None = None
+    max_model_len: int | None = None
+    version: str | None = None
     checks: list[Check]
+    ttft_ms: float | None = None
+    output_tokens_per_s: float | None = None
     basis: Basis
 
 
@@ -236,6 +240,7 @@ class ChatAnswer(Answer):
     itl_ms_mean: float | None = None
     output_tokens_per_s: float | None = None
     usage: Usage
+    token_count_source: str
     basis: Basis
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 MAX_CHARS = 20_000
 _TABLE_COLUMNS = 9
+_INLINE_CHARS = 32
 
 Tree = dict[str, Any]
 
@@ -65,7 +66,12 @@ def clip(text: str, limit: int = MAX_CHARS, *, keep: str = "tail") -> tuple[str,
 def _shape(value: Any) -> Any:  # noqa: ANN401 (any JSON value)
     if isinstance(value, dict):
         shaped = {key: _shape(item) for key, item in value.items()}
-        return {key: item for key, item in shaped.items() if item not in ({}, None)}
+        # `items: []` is an answer ("asked, and there is none"); other empty parts say nothing.
+        return {
+            key: item
+            for key, item in shaped.items()
+            if item not in ({}, [], None) or (key == "items" and item == [])
+        }
     if isinstance(value, list):
         return [_shape(item) for item in value]
     if isinstance(value, float):
@@ -117,7 +123,11 @@ def _section(tree: Tree, level: int) -> list[str]:
         elif _is_scalar(value):
             bullets.append(f"- {key}: {_scalar(value)}")
         elif isinstance(value, list) and all(map(_is_scalar, value)):
-            bullets.append(f"- {key}: {_inline(value)}")
+            if any(len(_scalar(item)) > _INLINE_CHARS for item in value):
+                bullets.append(f"- {key}:")
+                bullets += [f"  - {_scalar(item)}" for item in value]
+            else:
+                bullets.append(f"- {key}: {_inline(value)}")
         elif isinstance(value, list) and all(map(_is_flat, value)):
             flush()
             parts.append(f"{'#' * level} {key}\n\n{_table(value)}")

@@ -13,6 +13,7 @@ import logging
 import secrets
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -34,6 +35,9 @@ from backends.core.state import stamp
 
 # Clients cut a call off at 60 s (Claude Desktop, Copilot CLI) and progress does not extend that.
 CALL_LIMIT_S = 45.0
+
+# The id of the call being answered, so that audit lines of one call belong together.
+current_call: ContextVar[str] = ContextVar("current_call", default="")
 
 _log = logging.getLogger("vllm_devops")
 
@@ -229,7 +233,6 @@ def _make(spec: ToolSpec, app: App) -> Tool:
     tool = Tool.from_function(
         _wrap(spec, app),
         name=spec.name,
-        title=spec.title,
         description=spec.description,
         annotations=ToolAnnotations(title=spec.title, **_ANNOTATIONS[spec.kind]),
         meta=spec.meta or None,
@@ -252,6 +255,7 @@ def _wrap(spec: ToolSpec, app: App) -> Callable[..., Awaitable[CallToolResult]]:
     async def call(**arguments: Any) -> CallToolResult:  # noqa: ANN401
         ctx = next((v for v in arguments.values() if isinstance(v, Context)), None)
         call_id = secrets.token_hex(4)
+        current_call.set(call_id)
         audited = spec.kind is not Kind.READ
 
         def record(event: str, outcome: str) -> None:
@@ -390,15 +394,19 @@ def _narrow(schema: dict[str, Any], targets: tuple[str, ...]) -> None:
         schema.pop("default")
 
 
+# Checked all the same; a model does not choose its arguments by them.
+_NOT_PUBLISHED = frozenset({"title", "maxLength", "minLength", "maxItems", "minItems"})
+
+
 def _slim(schema: Any) -> Any:  # noqa: ANN401 (any JSON schema node)
-    """The schema without pydantic's titles and null alternatives (15 % and more of its tokens)."""
+    """The schema without pydantic's titles, length bounds and null alternatives."""
     if isinstance(schema, list):
         return [_slim(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     slim: dict[str, Any] = {}
     for key, value in schema.items():
-        if key == "title" and isinstance(value, str):
+        if key in _NOT_PUBLISHED and not isinstance(value, dict):
             continue
         if key in {"properties", "$defs"}:
             slim[key] = {name: _slim(item) for name, item in value.items()}

@@ -1,0 +1,95 @@
+"""The application behind the server: settings, state, plans, operations, audit and backends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from backends.base import Backend, Services
+from backends.core.audit import AuditLog
+from backends.core.operations import Operations
+from backends.core.plans import PlanBook
+from backends.core.settings import LoadedSettings, Mode, SettingProblem, Settings, load_settings
+from backends.core.state import StateDir
+from backends.registry import Backends, abilities_of
+
+
+@dataclass(frozen=True)
+class App:
+    """Everything a tool works with. Made without touching the network or the disk.
+
+    Attributes:
+        settings: The resolved settings.
+        problems: Settings that were wrong, and what is used instead.
+        state: The state directory.
+        plans: Plan ids.
+        operations: Long operations.
+        audit: The audit log.
+        backends: The targets.
+    """
+
+    settings: Settings
+    problems: tuple[SettingProblem, ...]
+    state: StateDir
+    plans: PlanBook
+    operations: Operations
+    audit: AuditLog
+    backends: Backends
+
+    @classmethod
+    def from_settings(cls, loaded: LoadedSettings) -> App:
+        """An application with these settings."""
+        settings = loaded.settings
+        state = StateDir(settings.state_dir)
+        operations = Operations(state)
+        return cls(
+            settings=settings,
+            problems=loaded.problems,
+            state=state,
+            plans=PlanBook(state, settings.plan_ttl_minutes),
+            operations=operations,
+            audit=AuditLog(state),
+            backends=Backends(Services(settings, state, operations)),
+        )
+
+    @classmethod
+    def from_environment(cls) -> App:
+        """An application set up by the environment and `.env`."""
+        return cls.from_settings(load_settings())
+
+    @property
+    def mode(self) -> Mode:
+        """Which kinds of tool are listed."""
+        return self.settings.mode
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets on offer."""
+        return self.settings.targets
+
+    @property
+    def abilities(self) -> set[str]:
+        """The tools at least one offered target can do."""
+        return abilities_of(self.targets)
+
+    @property
+    def server_log(self) -> Path:
+        """Where tracebacks of unexpected errors go."""
+        return self.state.server_log
+
+    def backend(self, target: str, tool: str) -> Backend:
+        """The backend of a target, if it can do what the tool needs.
+
+        Raises:
+            NotSupportedError: It cannot; says what to use instead.
+        """
+        backend = self.backends.get(target)
+        backend.require(tool)
+        return backend
+
+    def ambient_warnings(self) -> list[str]:
+        """What every answer must say."""
+        if not self.problems:
+            return []
+        names = ", ".join(problem.variable for problem in self.problems)
+        return [f"Wrong settings, safest values used instead: {names}. See get_help('settings')."]

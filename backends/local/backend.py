@@ -1,0 +1,335 @@
+"""The control plane of this machine: processes that we start, watch, stop and remove."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+from backends.base import CanDeploy, CanDestroy, CanStart, CanStop, DeploySpec, HasLogs, HasModels
+from backends.core.answers import Changed, Check, LogsAnswer, ModelEntry, Price, Setting
+from backends.core.errors import (
+    ConflictError,
+    DevopsError,
+    InvalidInputError,
+    NotManagedError,
+    NotSupportedError,
+)
+from backends.core.names import MANAGED_BY, MANAGED_BY_US, check_name
+from backends.core.plans import Plan, Step, describe
+from backends.core.render import clip
+from backends.core.state import stamp
+from backends.knowledge.checkpoints import CHECKPOINTS
+from backends.local.engines import (
+    HOST,
+    Command,
+    LocalSpec,
+    free_port,
+    port_is_free,
+    simulator_command,
+    vllm_command,
+)
+from backends.local.looking import ATTACHED, LocalLooking, simulated_price
+from backends.local.records import Record
+from backends.serving.startup_log import tail_lines
+
+# How long an engine may take to finish its requests when it is asked to stop.
+_STOP_PATIENCE_S = 12.0
+
+
+class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLogs, HasModels):
+    """This machine: the simulator, a real `vllm serve`, or an attached endpoint."""
+
+    Spec: ClassVar[type[DeploySpec]] = LocalSpec
+
+    async def doctor(self) -> list[Check]:
+        """Whether engines can be started here."""
+        from backends.serving.vllm_process import find_vllm
+
+        checks = [
+            Check(name="simulator", ok=True, detail="bundled; nothing to install"),
+        ]
+        try:
+            program = find_vllm(self.services.settings.vllm_bin)
+            checks.append(Check(name="vllm", ok=True, detail=program.describe()))
+        except DevopsError as error:
+            checks.append(
+                Check(name="vllm", ok=False, detail=f"{error.message} {error.next_action}")
+            )
+        if self.services.settings.base_url is not None:
+            status = await self._attached_status()
+            checks.append(Check(name="attached endpoint", ok=status.ready, detail=status.summary))
+        return checks
+
+    # --------------------------------------------------------------------------------- deploying
+
+    async def plan_deploy(self, spec: DeploySpec) -> Plan:
+        """One process to start; the name and the port must be free."""
+        if not isinstance(spec, LocalSpec):
+            raise TypeError(f"{self.target} plans a LocalSpec, not {type(spec).__name__}")
+        name = check_name(spec.name)
+        if name == ATTACHED:
+            raise InvalidInputError("name", f"{ATTACHED!r} stands for VLLM_BASE_URL.")
+        if self._records().get(name) is not None:
+            raise ConflictError(
+                f"{self._at(name)} exists already.",
+                next_action=f"Choose another name, or see {self._call('get_status', name)}.",
+            )
+        settings = self.services.settings
+        engine = spec.engine or settings.local_engine.value
+        port = spec.port or free_port()
+        if not port_is_free(port):
+            raise ConflictError(
+                f"Port {port} on {HOST} is taken.",
+                next_action="Leave options.port out to get a free one.",
+            )
+        spec = spec.model_copy(update={"engine": engine, "port": port})
+        if engine == "simulator":
+            command = simulator_command(spec, port)
+        else:
+            command = vllm_command(spec, port, settings.vllm_bin)
+        record = Record(
+            name=name,
+            engine="simulator" if engine == "simulator" else "vllm",
+            argv=list(command.argv),
+            env=command.env,
+            port=port,
+            model=command.served_name,
+            spec=spec.model_dump(exclude_none=True) | {"expected_s": command.expected_s},
+            created_at="",
+        )
+        step = Step(
+            title=f"Start the {engine} on port {port}, detached, with its log on disk",
+            kind="start",
+            argv=command.argv,
+            env=command.env,
+            data=record.model_dump(mode="json", by_alias=True),
+            creates=(f"process of {self._at(name)}", str(self._records().folder(name))),
+            undo=f"destroy(target={self.target!r}, name={name!r})",
+        )
+        return Plan(
+            verb="deploy",
+            target=self.target,
+            name=name,
+            summary=f"start a {engine} of {command.served_name} as {self._at(name)}.",
+            spec=spec.model_dump(exclude_none=True),
+            steps=[step],
+            live={f"name {self._at(name)}": "free", f"port {port}": "free"},
+            price=self._plan_price(engine, spec),
+            settings=_settings(spec, command),
+            warnings=list(command.notes),
+        )
+
+    async def plan_destroy(self, name: str) -> Plan:
+        """Stop the process and remove its folder."""
+        record = self._ours(name)
+        folder = self._records().folder(name)
+        return Plan(
+            verb="destroy",
+            target=self.target,
+            name=name,
+            summary=f"stop {self._at(name)} and remove its record and logs.",
+            steps=[
+                Step(
+                    title=f"Stop the {record.engine} process and all it started",
+                    kind="stop",
+                    data={"name": name},
+                ),
+                Step(
+                    title="Remove its record and logs",
+                    kind="remove",
+                    argv=("rm", "-r", str(folder)),
+                    data={"name": name},
+                ),
+            ],
+            live={"created at": record.created_at, "process": _process_words(record)},
+            price=Price(usd_per_hour=0, basis="nothing of it is left running"),
+            warnings=["Its logs go with it; benchmark results stay."],
+        )
+
+    async def plan_stop(self, name: str) -> Plan:
+        """Stop the process; the record stays, so that it can be started again."""
+        record = self._ours(name)
+        if not record.alive:
+            raise ConflictError(
+                f"{self._at(name)} is not running.",
+                next_action=f"{self._call('start_serving', name)} starts it again.",
+            )
+        return Plan(
+            verb="stop_serving",
+            target=self.target,
+            name=name,
+            summary=f"stop {self._at(name)}; {self._call('start_serving', name)} starts it again.",
+            steps=[
+                Step(
+                    title=f"Stop the {record.engine} process and all it started",
+                    kind="stop",
+                    data={"name": name},
+                    undo=self._call("start_serving", name),
+                )
+            ],
+            live={"created at": record.created_at, "process": _process_words(record)},
+            price=Price(usd_per_hour=0, basis="the machine itself goes on as before"),
+        )
+
+    async def run_step(self, plan: Plan, step: Step) -> str:
+        """Run one step of a plan made here."""
+        records = self._records()
+        if step.kind == "start":
+            record = Record.model_validate(step.data).model_copy(update={"created_at": stamp()})
+            record = await asyncio.to_thread(records.start, record, self._secrets())
+            return (
+                f"started {record.engine} of {record.model}, pid {record.pid}, port {record.port}"
+            )
+        name = str(step.data["name"])
+        record = self._get(name)
+        if step.kind == "stop":
+            ran = await asyncio.to_thread(records.stop, record, _STOP_PATIENCE_S)
+            return f"stopped pid {record.pid}" if ran else "it was not running"
+        if step.kind == "remove":
+            await asyncio.to_thread(records.remove, name)
+            return f"removed {records.folder(name)}"
+        raise DevopsError(f"{self.target} has no step of kind {step.kind!r}.")
+
+    async def start(self, name: str, *, restart: bool) -> Changed:
+        """Start the engine with the command it was deployed with."""
+        record = self._ours(name)
+        done: list[str] = []
+        if record.alive:
+            if not restart:
+                status = await self.status(name)
+                return Changed(
+                    summary=f"{self._at(name)} runs already and is {status.state}; nothing done.",
+                    target=self.target,
+                    name=name,
+                    state=status.state,
+                    url=status.url,
+                    next_steps=status.next_steps,
+                )
+            await asyncio.to_thread(self._records().stop, record, _STOP_PATIENCE_S)
+            done.append(f"stopped pid {record.pid}")
+        if not port_is_free(record.port):
+            raise ConflictError(
+                f"Port {record.port} of {self._at(name)} is taken by something else.",
+                next_action="Free it, or destroy this deployment and deploy it again.",
+            )
+        record = await asyncio.to_thread(self._records().start, record, self._secrets())
+        done.append(f"started pid {record.pid} on port {record.port}")
+        return Changed(
+            summary=f"{self._at(name)} is starting.",
+            target=self.target,
+            name=name,
+            state="starting",
+            url=f"http://{HOST}:{record.port}",
+            done=done,
+            next_steps=[self._call("wait_until_ready", name)],
+        )
+
+    # --------------------------------------------------------------------------------- reading
+
+    async def logs(self, name: str, source: str | None, lines: int) -> LogsAnswer:
+        """The engine's log of this start, or of the one before."""
+        if name == ATTACHED and self.services.settings.base_url is not None:
+            raise NotSupportedError(
+                "The logs of an attached endpoint are not reachable from here.",
+                next_action="Read them where it runs; get_metrics and get_status work.",
+            )
+        self._get(name)
+        paths = {
+            "engine": self._records().log(name),
+            "previous": self._records().previous_log(name),
+        }
+        chosen = source or "engine"
+        if chosen not in paths:
+            raise InvalidInputError("source", "is unknown.", allowed=", ".join(paths))
+        path = paths[chosen]
+        newest = await asyncio.to_thread(tail_lines, path, lines) if path.exists() else []
+        text, cut = clip("\n".join(newest))
+        what = f"The last {len(newest)} lines" if newest else "No lines yet"
+        answer = LogsAnswer(
+            summary=f"{what} of {self._at(name)}, source {chosen} ({path}).",
+            target=self.target,
+            name=name,
+            source=chosen,
+            sources=[key for key, file in paths.items() if file.exists()],
+            lines=len(newest),
+            text=text,
+            cut_chars=cut,
+        )
+        if cut:
+            answer.next_steps = [
+                f"Cut {cut} older characters: ask for fewer lines, or read {path}."
+            ]
+        return answer
+
+    async def models(self) -> list[ModelEntry]:
+        """What the simulator knows, what the local Hugging Face cache holds, what is served."""
+        from backends.knowledge.model_files import cached_models
+
+        entries = [
+            ModelEntry(
+                id=checkpoint.repo_id,
+                where="catalogue",
+                kind=checkpoint.size,
+                encoding=checkpoint.weight_format,
+                weights_gib=checkpoint.resident_gib.value,
+            )
+            for checkpoint in CHECKPOINTS.values()
+        ]
+        entries += await asyncio.to_thread(cached_models)
+        entries += [
+            ModelEntry(
+                id=model,
+                where=f"served by {self._at(item.name)}",
+                kind=item.engine,
+                note="simulated" if item.simulated else None,
+            )
+            for item in await self.deployments()
+            if (model := item.model) is not None and item.state == "ready"
+        ]
+        return entries
+
+    async def inspect_model(self, model: str) -> dict[str, str | int | float | bool]:
+        """What a folder on this machine, or the catalogue, says."""
+        from backends.knowledge.model_files import inspect
+
+        return await asyncio.to_thread(inspect, model)
+
+    # --------------------------------------------------------------------------------- helpers
+
+    def _ours(self, name: str) -> Record:
+        if name == ATTACHED and self.services.settings.base_url is not None:
+            raise NotManagedError(
+                f"{self._at(ATTACHED)} was not deployed by this server; it can only be read.",
+                next_action="Unset VLLM_BASE_URL to detach it; stop it where it was started.",
+            )
+        record = self._get(name)
+        if record.managed_by != MANAGED_BY_US:
+            raise NotManagedError(f"{self._at(name)} does not carry {MANAGED_BY}={MANAGED_BY_US}.")
+        return record
+
+    def _secrets(self) -> dict[str, str]:
+        key = self.services.settings.api_key
+        return {"VLLM_API_KEY": key.get_secret_value()} if key is not None else {}
+
+    def _plan_price(self, engine: str, spec: LocalSpec) -> Price:
+        if engine != "simulator":
+            return self._machine_price()
+        imitated = simulated_price(spec.profile)
+        return Price(
+            usd_per_hour=0,
+            basis=f"a simulation costs nothing; figures use {imitated.usd_per_hour} USD/h, "
+            f"the {imitated.basis}",
+            source=imitated.source,
+            as_of=imitated.as_of,
+        )
+
+
+def _settings(spec: LocalSpec, command: Command) -> list[Setting]:
+    meanings = {key: info.description or "" for key, info in LocalSpec.model_fields.items()}
+    chosen = command.resolved | spec.model_dump(exclude_none=True, exclude={"name"})
+    chosen["served_model_name"] = command.served_name
+    return describe(chosen, meanings)
+
+
+def _process_words(record: Record) -> str:
+    return f"pid {record.pid} runs" if record.alive else "not running"

@@ -1,0 +1,193 @@
+"""What this machine runs for us: one folder a deployment, whose record stands in for a label.
+
+The processes are the truth; a record only says which ones are ours. One that was started but whose
+pid was never written down (we died in between) is found by the mark in its environment.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from backends.core.detached import created_at, detach, end, is_running
+from backends.core.errors import EngineError
+from backends.core.names import MANAGED_BY_US, NAME_PATTERN
+from backends.core.state import StateDir, read_json, stamp, write_json
+
+MARK = "VLLM_DEVOPS_DEPLOYMENT"
+EngineKind = Literal["simulator", "vllm"]
+
+
+class Record(BaseModel):
+    """One deployment on this machine.
+
+    Attributes:
+        name: Its name.
+        engine: simulator or vllm.
+        argv: The command it is started with.
+        env: Variables set for it; never a secret.
+        port: The port on 127.0.0.1.
+        model: The name it is served under.
+        spec: The request it was made from.
+        managed_by: Our label.
+        created_at: ISO time of the deployment.
+        started_at: ISO time of the last start.
+        stopped_at: ISO time it was stopped on purpose; None while it is meant to run.
+        pid: Its process.
+        pid_created: The process's creation time.
+        exit_code: How it ended, where somebody saw it.
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    name: str
+    engine: EngineKind
+    argv: list[str]
+    env: dict[str, str] = Field(default_factory=dict)
+    port: int
+    model: str
+    spec: dict[str, Any] = Field(default_factory=dict)
+    managed_by: str = Field(MANAGED_BY_US, alias="managed-by")
+    created_at: str
+    started_at: str | None = None
+    stopped_at: str | None = None
+    pid: int | None = None
+    pid_created: float | None = None
+    exit_code: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self.pid is not None and is_running(self.pid, self.pid_created)
+
+
+class Records:
+    """The deployments of this machine.
+
+    Args:
+        state: The state directory.
+    """
+
+    def __init__(self, state: StateDir) -> None:
+        self._root = state.deployments("local")
+
+    def folder(self, name: str) -> Path:
+        """Where a deployment's record and logs are."""
+        return self._root / name
+
+    def log(self, name: str) -> Path:
+        """The log of its present or last start."""
+        return self.folder(name) / "engine.log"
+
+    def previous_log(self, name: str) -> Path:
+        """The log of the start before."""
+        return self.folder(name) / "engine.previous.log"
+
+    def get(self, name: str) -> Record | None:
+        """The record of that name, if there is one."""
+        if not re.match(NAME_PATTERN, name):
+            return None
+        raw = read_json(self._path(name))
+        if raw is None:
+            return None
+        record = Record.model_validate(raw)
+        if record.pid is None and record.started_at is not None and record.stopped_at is None:
+            found = _find_by_mark(self._mark(name))
+            if found is not None:
+                record.pid, record.pid_created = found, created_at(found)
+                self.put(record)
+        return record
+
+    def all(self) -> list[Record]:
+        """Every record, by name."""
+        if not self._root.is_dir():
+            return []
+        records = (self.get(path.name) for path in sorted(self._root.iterdir()))
+        return [record for record in records if record is not None]
+
+    def put(self, record: Record) -> None:
+        """Write a record down."""
+        write_json(self._path(record.name), record.model_dump(mode="json", by_alias=True))
+
+    def start(self, record: Record, secret_env: dict[str, str]) -> Record:
+        """Start its process. The wish to run is written first, the pid right after.
+
+        Raises:
+            EngineError: The program could not be started.
+        """
+        log = self.log(record.name)
+        if log.exists():
+            log.replace(self.previous_log(record.name))
+        record = record.model_copy(
+            update={
+                "started_at": stamp(),
+                "stopped_at": None,
+                "pid": None,
+                "pid_created": None,
+                "exit_code": None,
+            }
+        )
+        self.put(record)
+
+        def ended(code: int) -> None:
+            now = self.get(record.name)
+            if now is not None and now.pid == process.pid:
+                self.put(now.model_copy(update={"exit_code": code}))
+
+        try:
+            process = detach(
+                record.argv,
+                log=log,
+                env={**record.env, **secret_env, MARK: self._mark(record.name)},
+                on_exit=ended,
+            )
+        except OSError as error:
+            self.put(record.model_copy(update={"stopped_at": stamp()}))
+            raise EngineError(
+                f"{record.argv[0]} could not be started.",
+                words=str(error),
+                next_action="Check the path with get_help(topic='doctor').",
+            ) from error
+        record = record.model_copy(update={"pid": process.pid, "pid_created": process.created})
+        self.put(record)
+        return record
+
+    def stop(self, record: Record, patience_s: float) -> bool:
+        """End its process; True where it ran. Blocks for at most `patience_s` and two seconds."""
+        was_running = record.pid is not None and end(record.pid, record.pid_created, patience_s)
+        current = self.get(record.name) or record
+        self.put(current.model_copy(update={"stopped_at": stamp()}))
+        return was_running
+
+    def remove(self, name: str) -> None:
+        """Remove the folder with the record and the logs."""
+        shutil.rmtree(self.folder(name))
+
+    def _path(self, name: str) -> Path:
+        return self.folder(name) / "deployment.json"
+
+    def _mark(self, name: str) -> str:
+        return str(self.folder(name))
+
+
+def _find_by_mark(mark: str) -> int | None:
+    import psutil
+
+    for process in psutil.process_iter(["pid"]):
+        try:
+            if process.environ().get(MARK) == mark and process.pid == _session_of(process.pid):
+                return int(process.pid)
+        except (psutil.Error, OSError):
+            # Other people's processes do not show their environment; ours do.
+            continue
+    return None
+
+
+def _session_of(pid: int) -> int:
+    import os
+
+    return os.getsid(pid)

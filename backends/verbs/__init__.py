@@ -1,0 +1,1 @@
+"""What each tool does that is the same for every target."""

@@ -1,0 +1,210 @@
+"""What this server is set to, can do, and needs: help, the target matrix, the doctor."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin
+
+from pydantic import SecretStr
+
+from backends.base import ABILITIES, Backend, CanDeploy, DeploySpec
+from backends.core import errors
+from backends.core.answers import Check, Help
+from backends.core.errors import DevopsError
+from backends.core.names import VERSION
+from backends.core.settings import Settings, env_file, variable_of
+
+if TYPE_CHECKING:
+    from backends.app import App
+
+ORDER_OF_WORK = [
+    "plan_deployment: settings, commands, price and a plan_id; nothing is created",
+    "deploy with that plan_id, then wait_until_ready until ready or failed",
+    "verify_model_health, then query_model",
+    "run_benchmark, get_operation to follow it, get_benchmarks for table, chart and comparison",
+    "get_status, get_metrics and get_logs while it serves; list_deployments for what it costs",
+    "stop_serving or destroy: once for the plan, once with its plan_id",
+]
+
+
+async def help_about(app: App, topic: str, target: str | None) -> Help:
+    """Answer get_help.
+
+    Args:
+        app: The application.
+        topic: overview, settings, targets, options, doctor or errors.
+        target: Only this target, for targets, options and doctor.
+    """
+    targets = (target,) if target else app.targets
+    answer = Help(summary="", version=VERSION)
+    if topic == "overview":
+        answer.summary = (
+            f"vllm-devops {VERSION}: mode {app.mode.value}, targets {', '.join(app.targets)}."
+        )
+        answer.order_of_work = ORDER_OF_WORK
+        answer.targets = [matrix_row(app.backends.get(name)) for name in app.targets]
+        answer.next_steps = ["list_deployments()", f"plan_deployment(target={targets[0]!r})"]
+    elif topic == "settings":
+        answer.settings = settings_table(app)
+        answer.summary = (
+            f"Settings come from the environment, then {env_file()}, then defaults; "
+            f"{len(app.problems)} wrong."
+        )
+    elif topic == "targets":
+        answer.targets = [matrix_row(app.backends.get(name)) for name in targets]
+        answer.summary = f"What {', '.join(targets)} can do, by tool."
+    elif topic == "options":
+        answer.options = [row for name in targets for row in options_of(app.backends.get(name))]
+        answer.summary = "Entries of `options` of plan_deployment and deploy."
+    elif topic == "doctor":
+        answer.doctor = await doctor(app, targets)
+        bad = [check.name for check in answer.doctor if not check.ok]
+        answer.summary = (
+            f"Needs attention: {', '.join(bad)}." if bad else "Everything looked at is well."
+        )
+    else:
+        answer.error_codes = error_codes()
+        answer.summary = "Codes of tool errors; each comes with a cause and a next_action."
+    return answer
+
+
+def matrix_row(backend: Backend) -> dict[str, str]:
+    """One line of the target matrix, from what the backend's class implements."""
+    able = backend.abilities()
+    row = {
+        "target": backend.target,
+        "what": backend.title,
+        "hardware": backend.hardware,
+        "can": ", ".join(tool for tool in ABILITIES if tool in able),
+    }
+    cannot = ", ".join(tool for tool in ABILITIES if tool not in able)
+    return row | ({"cannot": cannot} if cannot else {})
+
+
+def options_of(backend: Backend) -> list[dict[str, str]]:
+    """The deploy options of a target that are not arguments of their own."""
+    if not isinstance(backend, CanDeploy):
+        return []
+    rows: list[dict[str, str]] = []
+    for name, info in backend.Spec.model_fields.items():
+        if name not in DeploySpec.model_fields:
+            rows.append(
+                {
+                    "target": backend.target,
+                    "option": name,
+                    "type": _type_words(info.annotation),
+                    "meaning": info.description or "",
+                }
+            )
+    return rows
+
+
+def settings_table(app: App) -> list[dict[str, str]]:
+    """Every setting: variable, value (never a secret), meaning, and what was wrong with it."""
+    wrong = {problem.variable: problem for problem in app.problems}
+    rows: list[dict[str, str]] = []
+    for field, info in Settings.model_fields.items():
+        variable = variable_of(field)
+        value = getattr(app.settings, field)
+        row = {
+            "variable": variable,
+            "value": _setting_words(value),
+            "meaning": info.description or "",
+        }
+        if variable in wrong:
+            row["problem"] = f"{wrong[variable].problem}; used {wrong[variable].used_instead}"
+        rows.append(row)
+    known = {row["variable"] for row in rows}
+    # A problem with no field of its own (an unreadable .env).
+    rows += [
+        {"variable": p.variable, "value": "", "meaning": "", "problem": p.problem}
+        for p in app.problems
+        if p.variable not in known
+    ]
+    return rows
+
+
+async def doctor(app: App, targets: tuple[str, ...]) -> list[Check]:
+    """What is installed, writable and set, each with the fix where it is not."""
+    checks = [
+        Check(name="python", ok=sys.version_info >= (3, 11), detail=sys.version.split()[0]),
+    ]
+    try:
+        root = await asyncio.to_thread(app.state.ensure)
+        checks.append(Check(name="state directory", ok=True, detail=str(root)))
+    except DevopsError as error:
+        checks.append(
+            Check(name="state directory", ok=False, detail=f"{error.message} {error.next_action}")
+        )
+    checks += [
+        Check(
+            name=problem.variable,
+            ok=False,
+            detail=f"{problem.problem}; using {problem.used_instead}",
+        )
+        for problem in app.problems
+    ]
+    for cli, purpose in (("gcloud", "Google Cloud targets"), ("aws", "SageMaker")):
+        found = shutil.which(cli)
+        detail = found or f"not on PATH; needed for {purpose} only"
+        checks.append(Check(name=cli, ok=True, detail=detail))
+    lists = await asyncio.gather(*(app.backends.get(name).doctor() for name in targets))
+    return checks + [check for found_checks in lists for check in found_checks]
+
+
+def error_codes() -> list[dict[str, str]]:
+    """Every code of the error tree, with what it means."""
+    found: dict[str, str] = {}
+
+    def walk(cls: type[DevopsError]) -> None:
+        doc = (cls.__doc__ or "").strip().splitlines()[0]
+        found.setdefault(cls.code, doc)
+        for child in cls.__subclasses__():
+            walk(child)
+
+    walk(errors.DevopsError)
+    return [{"code": code, "meaning": meaning} for code, meaning in found.items()]
+
+
+def targets_json(app: App) -> str:
+    """The target matrix as JSON."""
+    return json.dumps([matrix_row(app.backends.get(name)) for name in app.targets], indent=1)
+
+
+def template_json(app: App) -> str:
+    """The arguments of plan_deployment as JSON schemas, by target."""
+    schemas = {
+        name: cast("Any", backend).Spec.model_json_schema()
+        for name in app.targets
+        if isinstance(backend := app.backends.get(name), CanDeploy)
+    }
+    return json.dumps(schemas, indent=1)
+
+
+def _setting_words(value: object) -> str:
+    if value is None:
+        return "(not set)"
+    if isinstance(value, SecretStr):
+        return "(set, not shown)"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    text = str(getattr(value, "value", value))
+    home = str(Path.home())
+    return text.replace(home, "~", 1) if text.startswith(home) and home != "/" else text
+
+
+def _type_words(annotation: object) -> str:
+    """A field's type as a person reads it, without the None that stands for "not said"."""
+    options = [option for option in get_args(annotation) if option is not type(None)]
+    if get_origin(annotation) in {Union, UnionType} and len(options) == 1:
+        return _type_words(options[0])
+    if get_origin(annotation) is Literal:
+        return " | ".join(map(str, options))
+    if isinstance(annotation, type) and not options:
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")

@@ -1,0 +1,312 @@
+"""Plan, deploy, wait, start, stop, destroy: the plan is the deed; nothing happens by accident."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from mcp.server.mcpserver import Elicit, ElicitationResult
+from pydantic import BaseModel, Field
+
+from backends.base import CanDeploy, CanDestroy, CanStart, CanStop, Progress, RunsPlans
+from backends.core.answers import Changed, PlanAnswer, Waited
+from backends.core.errors import (
+    BudgetError,
+    ConfirmationError,
+    DevopsError,
+    InvalidInputError,
+    PlanError,
+)
+from backends.core.plans import Plan, StoredPlan, Verb, run_steps
+from backends.core.script import shell_script
+from backends.core.settings import Confirm
+from backends.core.tools import app_of, current_call
+from backends.verbs.observing import gather_deployments
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import Context
+
+    from backends.app import App
+    from backends.core.answers import Price
+
+DEFAULT_NAME = "gemma4"
+
+
+class Approval(BaseModel):
+    """A person's answer to whether something destructive may run."""
+
+    approve: bool = Field(description="Yes, do it.")
+
+
+class Request(BaseModel):
+    """What plan_deployment and deploy were asked for; None is "not said"."""
+
+    name: str | None = None
+    model: str | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    def common(self) -> dict[str, Any]:
+        """The arguments every target has, as far as they were said."""
+        return self.model_dump(exclude_none=True, exclude={"options"})
+
+
+async def plan_deploy(app: App, target: str, request: Request, *, form: str = "plan") -> PlanAnswer:
+    """Plan a deployment and keep the plan under a new id. Changes nothing.
+
+    Args:
+        app: The application.
+        target: Where.
+        request: What was asked for.
+        form: "plan", or "shell" to add the steps as a script.
+
+    Raises:
+        BudgetError: It would cost more than the operator allows.
+        InvalidInputError: A setting is wrong; names it.
+        ConflictError: The name is taken.
+    """
+    backend = cast("CanDeploy", app.backend(target, "deploy"))
+    common = {"name": DEFAULT_NAME} | request.common()
+    plan = await backend.plan_deploy(backend.parse_spec(common, request.options))
+    await check_budget(app, plan.price, f"{target}/{plan.name}")
+    document = shell_script(plan) if form == "shell" else None
+    return app.plans.keep(plan).answer(document=document)
+
+
+async def deploy(app: App, target: str, request: Request, plan_id: str) -> Changed:
+    """Run a deployment plan.
+
+    Raises:
+        PlanError: The id cannot be used, or an argument says something else than the plan.
+        StepFailedError: A step failed; names what was made.
+    """
+    backend = cast("CanDeploy", app.backend(target, "deploy"))
+    stored = app.plans.find(plan_id, "deploy", target, request.name)
+    said = request.common() | request.options
+    other = [
+        key for key, value in said.items() if key != "name" and stored.plan.spec.get(key) != value
+    ]
+    if other:
+        raise PlanError(
+            "mismatch",
+            f"Plan {plan_id} was made with other values of: {', '.join(sorted(other))}.",
+            next_action="Call deploy with plan_id alone, or plan again with these values.",
+        )
+    request_again = type(backend).Spec.model_validate(stored.plan.spec)
+    fresh = await _again(stored, backend.plan_deploy(request_again))
+    await check_budget(app, fresh.price, f"{target}/{fresh.name}")
+    return await _run(app, backend, stored, fresh)
+
+
+async def plan_stop(app: App, target: str, name: str) -> PlanAnswer:
+    """Plan stopping a deployment. Changes nothing."""
+    backend = cast("CanStop", app.backend(target, "stop_serving"))
+    return app.plans.keep(await backend.plan_stop(name)).answer()
+
+
+async def plan_destroy(app: App, target: str, name: str) -> PlanAnswer:
+    """Plan destroying a deployment. Changes nothing."""
+    backend = cast("CanDestroy", app.backend(target, "destroy"))
+    return app.plans.keep(await backend.plan_destroy(name)).answer()
+
+
+async def run_destructive(
+    ctx: Context[Any, Any],
+    verb: Verb,
+    target: str,
+    name: str,
+    plan_id: str,
+    approval: ElicitationResult[Approval],
+) -> Changed:
+    """Run a stop or destroy plan that a person agreed to.
+
+    Raises:
+        PlanError: The id cannot be used.
+        ConfirmationError: No person agreed.
+        StepFailedError: A step failed.
+    """
+    app: App = app_of(ctx)
+    backend = app.backend(target, verb)
+    stored = app.plans.find(plan_id, verb, target, name)
+    fresh = await _again(stored, _plan_again(backend, verb, name))
+    _check_agreed(ctx, app, verb, approval)
+    return await _run(app, cast("RunsPlans", backend), stored, fresh)
+
+
+async def question(
+    ctx: Context[Any, Any], verb: Verb, target: str, name: str, plan_id: str | None
+) -> Approval | Elicit[Approval]:
+    """What the person is asked before `run_destructive`; nothing while only planning."""
+    app: App = app_of(ctx)
+    if plan_id is None or not _can_ask(ctx):
+        return Approval(approve=False)
+    if app.settings.confirm is Confirm.PLAN:
+        return Approval(approve=True)
+    try:
+        stored = app.plans.find(plan_id, verb, target, name)
+    except DevopsError:
+        # The tool itself reports it; a person is not asked about a plan that cannot run.
+        return Approval(approve=False)
+    plan = stored.plan
+    lines = [f"{verb.replace('_', ' ').capitalize()} {plan.target}/{plan.name}?", plan.summary]
+    lines += [f"{index}. {step.title}" for index, step in enumerate(plan.steps, 1)]
+    lines += plan.warnings
+    lines += [f"Goes on billing: {item}" for item in plan.keeps_billing]
+    return Elicit("\n".join(lines), Approval)
+
+
+async def start_serving(app: App, target: str, name: str, *, restart: bool) -> Changed:
+    """Start the server of a deployment again.
+
+    Raises:
+        BudgetError: It would cost more than the operator allows.
+    """
+    backend = cast("CanStart", app.backend(target, "start_serving"))
+    status = await backend.status(name)
+    if not status.simulated and status.state in {"stopped", "failed", "scaled_to_zero"}:
+        await check_budget(app, await backend.price(name), f"{target}/{name}")
+    return await backend.start(name, restart=restart)
+
+
+async def wait_until_ready(
+    app: App, target: str, name: str | None, timeout_s: float, progress: Progress
+) -> Waited:
+    """Watch a deployment for at most `timeout_s`, reporting progress."""
+    backend = app.backend(target, "wait_until_ready")
+    status, waited = await backend.watch(await backend.resolve(name), timeout_s, progress)
+    return Waited(**status.model_dump(), waited_s=waited)
+
+
+async def check_budget(app: App, price: Price | None, what: str) -> None:
+    """Refuse what would take the hourly cost over the operator's limit, all targets counted.
+
+    Raises:
+        BudgetError: It would, or that cannot be told.
+    """
+    limit = app.settings.max_usd_per_hour
+    if limit is None:
+        return
+    if price is None or price.usd_per_hour is None:
+        raise BudgetError(
+            f"{what} has no known price, and a budget of {limit} USD/h is set.",
+            next_action="The operator may raise or unset VLLM_DEVOPS_MAX_USD_PER_HOUR.",
+        )
+    running, silent = await gather_deployments(app, app.targets)
+    if silent:
+        raise BudgetError(
+            f"A budget of {limit} USD/h is set, and what already runs is not known: "
+            + "; ".join(f"{item.target}: {item.error}" for item in silent),
+            next_action="Mend that first, or call get_help(topic='doctor').",
+        )
+    now = sum(item.usd_per_hour or 0 for item in running)
+    if now + price.usd_per_hour > limit:
+        raise BudgetError(
+            f"{what} costs {price.usd_per_hour} USD/h; with the {now} USD/h that runs already it "
+            f"would pass the budget of {limit} USD/h.",
+            cause="VLLM_DEVOPS_MAX_USD_PER_HOUR is the operator's limit.",
+            next_action="Destroy something first (list_deployments), or choose something cheaper.",
+        )
+
+
+async def _again(stored: StoredPlan, planning: Any) -> Plan:  # noqa: ANN401 (an awaitable Plan)
+    """The same request planned now. A refusal means that the world has changed."""
+    try:
+        return cast("Plan", await planning)
+    except InvalidInputError:
+        raise
+    except DevopsError as error:
+        raise PlanError(
+            "stale",
+            f"Plan {stored.plan_id} no longer fits: {error.message} Nothing was done.",
+            cause="Something changed since the plan was made.",
+            next_action=error.next_action or "Plan again.",
+        ) from error
+
+
+def _plan_again(backend: Any, verb: Verb, name: str) -> Any:  # noqa: ANN401 (awaitable)
+    return backend.plan_stop(name) if verb == "stop_serving" else backend.plan_destroy(name)
+
+
+async def _run(app: App, backend: RunsPlans, stored: StoredPlan, fresh: Plan) -> Changed:
+    plan = stored.plan
+    app.plans.use(stored, fresh)
+    app.audit.record(
+        event="plan",
+        call_id=current_call.get(),
+        tool=plan.verb,
+        client="",
+        arguments={"target": plan.target, "name": plan.name, "plan_id": stored.plan_id},
+        outcome="steps follow",
+        plan_hash=stored.plan_hash,
+        steps=" ; ".join(step.shown() for step in plan.steps),
+    )
+    done = await run_steps(plan, lambda step: backend.run_step(plan, step))
+    where = f"{plan.target}/{plan.name}"
+    call = f"(target={plan.target!r}, name={plan.name!r})"
+    if plan.verb == "deploy":
+        status = await backend.status(plan.name)
+        return Changed(
+            summary=f"{where} was accepted and is {status.state}.",
+            target=plan.target,
+            name=plan.name,
+            state=status.state,
+            url=status.url,
+            plan_hash=stored.plan_hash,
+            done=done,
+            usd_per_hour=plan.price.usd_per_hour if plan.price else None,
+            warnings=plan.warnings,
+            next_steps=[f"wait_until_ready{call}"],
+        )
+    destroyed = plan.verb == "destroy"
+    return Changed(
+        summary=f"{where} was {'destroyed' if destroyed else 'stopped'}.",
+        target=plan.target,
+        name=plan.name,
+        state="stopped",
+        plan_hash=stored.plan_hash,
+        done=done,
+        keeps_billing=plan.keeps_billing,
+        next_steps=["list_deployments()"] if destroyed else [f"start_serving{call}"],
+    )
+
+
+def _can_ask(ctx: Context[Any, Any]) -> bool:
+    capabilities = ctx.client_capabilities
+    elicitation = capabilities.elicitation if capabilities is not None else None
+    # A bare `elicitation: {}` is the form kind; a client may offer url alone, which cannot ask.
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
+
+
+def _check_agreed(
+    ctx: Context[Any, Any], app: App, verb: Verb, approval: ElicitationResult[Approval]
+) -> None:
+    if app.settings.confirm is Confirm.PLAN:
+        return
+    if not _can_ask(ctx):
+        raise ConfirmationError(
+            f"{verb} needs a person's yes, and this client cannot ask one. Nothing was done.",
+            next_action="The operator may set VLLM_DEVOPS_CONFIRM=plan, so that the plan id is "
+            "enough; or use a client that supports elicitation.",
+        )
+    if approval.action != "accept" or not approval.data.approve:
+        raise ConfirmationError(
+            f"The person did not agree to {verb} (answer: {approval.action}). Nothing was done.",
+            next_action="Ask the person what they want instead. The plan id still works.",
+        )
+
+
+def parse_request(
+    name: str | None,
+    model: str | None,
+    max_model_len: int | None,
+    max_num_seqs: int | None,
+    options: dict[str, Any] | None,
+) -> Request:
+    """The arguments of plan_deployment and deploy as one value."""
+    return Request(
+        name=name,
+        model=model,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        options=options or {},
+    )

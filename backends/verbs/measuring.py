@@ -1,0 +1,380 @@
+"""Benchmarks and the long operations they run as."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from backends.core.answers import (
+    BenchmarkAnswer,
+    BenchmarkEntry,
+    BenchmarkList,
+    OperationAnswer,
+    OperationEntry,
+    OperationList,
+    Picture,
+    Started,
+)
+from backends.core.errors import InvalidInputError
+from backends.core.paging import page
+from backends.core.settings import variable_of
+from backends.core.state import new_id
+from backends.verbs.observing import basis, reach
+
+if TYPE_CHECKING:
+    from backends.app import App
+    from backends.base import Progress
+    from backends.core.operations import Operation
+    from backends.serving.runs import BenchmarkRun
+
+_LOOK_EVERY_S = 0.25
+
+
+async def run_benchmark(
+    app: App,
+    target: str,
+    name: str | None,
+    concurrency: list[int],
+    requests: int | None,
+    max_tokens: int,
+    prompt_tokens: int | None,
+    prompt: str | None,
+) -> Started:
+    """Start a sweep as an operation.
+
+    Raises:
+        InvalidInputError: The levels or prompts make no sense together.
+        ConflictError: The deployment is not ready.
+        EndpointError: It is up and refuses.
+    """
+    from backends.serving.runs import BenchmarkSpec
+
+    backend = app.backend(target, "run_benchmark")
+    name = await backend.resolve(name)
+    if prompt is not None and prompt_tokens is not None:
+        raise InvalidInputError("prompt", "and prompt_tokens exclude each other.")
+    # Asked before the worker starts: an endpoint that does not answer is an error of this call.
+    async with reach(backend, name) as client:
+        model = await client.model_name()
+        simulated = client.endpoint.simulated
+    price = await backend.price(name)
+    rate = price.usd_per_hour if price is not None else None
+    try:
+        spec = BenchmarkSpec(
+            levels=concurrency,
+            requests_per_level=requests,
+            max_tokens=max_tokens,
+            prompt_source="fixed" if prompt_tokens is None else "generated",
+            prompt=prompt,
+            **({} if prompt_tokens is None else {"prompt_tokens": prompt_tokens}),
+            usd_per_hour=rate or None,
+            label=f"{target}/{name}",
+            target=target,
+            deployment=name,
+        )
+    except ValidationError as error:
+        item = error.errors(include_url=False, include_input=False)[0]
+        field = {"levels": "concurrency"}.get(str(item["loc"][0]) if item["loc"] else "", "")
+        raise InvalidInputError(
+            field or "arguments", item["msg"].removeprefix("Value error, ")
+        ) from None
+    benchmark_id = new_id("bench")
+    operation = await asyncio.to_thread(
+        app.operations.start,
+        "benchmark",
+        target,
+        name,
+        {"benchmark_id": benchmark_id, "spec": spec.model_dump(mode="json")},
+        _worker_env(app),
+    )
+    levels = ", ".join(map(str, concurrency))
+    total = sum(spec.requests_for(level) for level in concurrency)
+    return Started(
+        summary=f"Benchmark {benchmark_id} of {model} on {target}/{name} started at concurrency "
+        f"{levels}: {total} requests of {max_tokens} tokens, figures will be {basis(simulated)}.",
+        operation_id=operation.id,
+        kind=operation.kind,
+        target=target,
+        name=name,
+        benchmark_id=benchmark_id,
+        next_steps=[
+            f"get_operation(operation_id={operation.id!r}, wait_s=40)",
+            f"get_benchmarks(benchmark_ids=[{benchmark_id!r}])",
+        ],
+    )
+
+
+async def list_operations(app: App, limit: int, cursor: str | None) -> OperationList:
+    """Long operations, newest first."""
+    operations = await asyncio.to_thread(app.operations.all)
+    items, next_cursor = page(operations, limit, cursor)
+    running = sum(not operation.finished for operation in operations)
+    return OperationList(
+        summary=f"{len(operations)} operations, {running} of them running.",
+        items=[
+            OperationEntry(
+                operation_id=operation.id,
+                kind=operation.kind,
+                target=operation.target,
+                name=operation.name,
+                state=operation.state,
+                progress=operation.progress,
+                started_at=operation.started_at,
+                updated_at=operation.status.get("updated_at"),
+            )
+            for operation in items
+        ],
+        total=len(operations),
+        next_cursor=next_cursor,
+    )
+
+
+async def get_operation(
+    app: App, operation_id: str, wait_s: float, progress: Progress
+) -> OperationAnswer:
+    """One operation, after waiting for its end for at most `wait_s` seconds."""
+    began = time.monotonic()
+    operation = await asyncio.to_thread(app.operations.get, operation_id)
+    last = -1.0
+    while not operation.finished and time.monotonic() - began + _LOOK_EVERY_S < wait_s:
+        done = float(operation.status.get("done") or 0.0)
+        if done > last:
+            last = done
+            await progress(done, operation.status.get("total"), operation.progress or "")
+        await asyncio.sleep(_LOOK_EVERY_S)
+        operation = await asyncio.to_thread(app.operations.get, operation_id)
+    waited = time.monotonic() - began
+    return _operation_answer(app, operation, waited if wait_s > 0 else None)
+
+
+async def cancel_operation(app: App, operation_id: str) -> OperationAnswer:
+    """Stop an operation and show how it ended."""
+    operation = await asyncio.to_thread(app.operations.cancel, operation_id)
+    return _operation_answer(app, operation, None)
+
+
+def _operation_answer(app: App, operation: Operation, waited_s: float | None) -> OperationAnswer:
+    status = operation.status
+    benchmark_id = operation.params.get("benchmark_id")
+    what = f"{operation.kind} on {operation.target}/{operation.name}"
+    doing = f": {operation.progress}" if operation.progress and not operation.finished else "."
+    error = status.get("error")
+    next_steps: list[str] = []
+    if not operation.finished:
+        next_steps.append(f"get_operation(operation_id={operation.id!r}, wait_s=40)")
+        next_steps.append(f"cancel_operation(operation_id={operation.id!r})")
+    if status.get("next_action"):
+        next_steps.append(str(status["next_action"]))
+    if benchmark_id:
+        next_steps.append(f"get_benchmarks(benchmark_ids=[{benchmark_id!r}])")
+    result = dict(status.get("result") or {})
+    if benchmark_id and not operation.finished:
+        result |= _partial(app, str(benchmark_id))
+    return OperationAnswer(
+        summary=f"{operation.id} ({what}) is {operation.state}{doing}",
+        operation_id=operation.id,
+        kind=operation.kind,
+        target=operation.target,
+        name=operation.name,
+        state=operation.state,
+        finished=operation.finished,
+        done=status.get("done"),
+        total=status.get("total"),
+        progress=operation.progress,
+        started_at=operation.started_at,
+        updated_at=status.get("updated_at"),
+        waited_s=waited_s,
+        result=result,
+        error=str(error) if error else None,
+        log_tail=operation.log_tail() or None if operation.state == "failed" else None,
+        next_steps=next_steps,
+    )
+
+
+def _partial(app: App, benchmark_id: str) -> dict[str, Any]:
+    """The levels a running benchmark has finished, in short."""
+    from backends.serving.store import load_run
+
+    run = load_run(app.state.benchmarks, benchmark_id, missing_ok=True)
+    if run is None or not run.levels:
+        return {}
+    return {
+        "levels_done": [
+            {
+                "concurrency": level.concurrency,
+                "output_tokens_per_s": level.output_tokens_per_s,
+                "ttft_ms_p50": level.ttft_ms.p50,
+                "errors": level.errors,
+                "valid": level.valid,
+            }
+            for level in run.levels
+        ]
+    }
+
+
+async def get_benchmarks(
+    app: App, ids: list[str], target: str | None, limit: int, cursor: str | None
+) -> BenchmarkList | BenchmarkAnswer:
+    """List runs, show one with its chart, or compare several."""
+    if ids:
+        return await asyncio.to_thread(_show, app, list(dict.fromkeys(ids)))
+    return await asyncio.to_thread(_list, app, target, limit, cursor)
+
+
+def _list(app: App, target: str | None, limit: int, cursor: str | None) -> BenchmarkList:
+    from backends.serving.store import list_runs
+
+    found = list_runs(app.state.benchmarks)
+    runs = [run for run in found.runs if target is None or run.spec.target == target]
+    items, next_cursor = page(runs, limit, cursor)
+    return BenchmarkList(
+        summary=f"{len(runs)} benchmark runs" + (f" on {target}." if target else "."),
+        warnings=[f"{len(found.unreadable)} files could not be read."] if found.unreadable else [],
+        items=[_entry(run) for run in items],
+        total=len(runs),
+        next_cursor=next_cursor,
+        unreadable=[f"{bad.path}: {bad.problem}" for bad in found.unreadable],
+        next_steps=[f"get_benchmarks(benchmark_ids=[{run.id!r}])" for run in items[:1]]
+        or ["run_benchmark(target=...)"],
+    )
+
+
+def _entry(run: BenchmarkRun) -> BenchmarkEntry:
+    rates = [
+        level.output_tokens_per_s
+        for level in run.levels
+        if level.valid and level.output_tokens_per_s is not None
+    ]
+    return BenchmarkEntry(
+        benchmark_id=run.id,
+        target=run.spec.target,
+        name=run.spec.deployment,
+        model=run.endpoint.model,
+        state=run.state,
+        started_at=run.created_at,
+        levels=", ".join(str(level.concurrency) for level in run.levels),
+        best_output_tokens_per_s=max(rates, default=None),
+        basis=basis(run.simulated),
+    )
+
+
+def _show(app: App, ids: list[str]) -> BenchmarkAnswer:
+    from backends.serving.chart import comparison_chart, run_chart
+    from backends.serving.report import comparison
+    from backends.serving.store import load_run
+
+    runs: list[BenchmarkRun] = []
+    for benchmark_id in ids:
+        run = load_run(app.state.benchmarks, benchmark_id)
+        if run is not None:
+            runs.append(run)
+    folder = app.state.benchmarks / runs[0].id
+    images: list[Picture] = []
+    files = {"run_json": str(folder / "run.json"), "levels_csv": str(folder / "levels.csv")}
+    if len(runs) > 1:
+        files = {run.id: str(app.state.benchmarks / run.id / "run.json") for run in runs}
+    if any(run.levels for run in runs):
+        picture = run_chart(runs[0]) if len(runs) == 1 else comparison_chart(runs)
+        chart = folder / ("chart.png" if len(runs) == 1 else "comparison.png")
+        chart.write_bytes(picture)
+        files["chart"] = str(chart)
+        images = [Picture.png(picture)]
+    labels = list(dict.fromkeys(basis(run.simulated) for run in runs))
+    if len(runs) == 1:
+        run = runs[0]
+        return BenchmarkAnswer(
+            summary=f"{run.id} of {run.endpoint.model} on {run.label or run.endpoint.base_url}: "
+            f"{run.state}, {len(run.levels)} levels ({labels[0]}).",
+            warnings=_warnings(run),
+            benchmark_ids=[run.id],
+            basis=[str(label) for label in labels],
+            levels=[_level(level) for level in run.model_dump(mode="json")["levels"]],
+            findings=run.findings,
+            definitions=run.definitions,
+            files=files,
+            images=images,
+            next_steps=["get_benchmarks(benchmark_ids=[this, another]) compares runs"],
+        )
+    compared = comparison(runs)
+    warnings = [f"{run.id}: {text}" for run in runs for text in _warnings(run)]
+    if len(labels) > 1:
+        warnings.insert(0, "Some of these runs are simulated and some measured.")
+    return BenchmarkAnswer(
+        summary=f"{len(runs)} runs compared: {', '.join(run.id for run in runs)}.",
+        warnings=warnings,
+        benchmark_ids=[run.id for run in runs],
+        basis=[f"{run.id}: {basis(run.simulated)}" for run in runs],
+        comparison=compared.rows,
+        findings=compared.findings,
+        files=files,
+        images=images,
+    )
+
+
+# What a reader of one run needs of each level; the rest is in run.json.
+_LEVEL_FIELDS = (
+    "concurrency",
+    "requests",
+    "errors",
+    "success_rate",
+    "duration_s",
+    "requests_per_s",
+    "output_tokens_per_s",
+    "ttft_ms",
+    "itl_ms",
+    "tpot_ms",
+    "e2e_ms",
+    "usd_per_million_output_tokens",
+    "prefix_cache_hit_rate",
+    "valid",
+    "invalid_reasons",
+    "partial",
+    "error_samples",
+    "timestamp_source",
+)
+
+
+def _level(level: dict[str, Any]) -> dict[str, Any]:
+    shown = {key: level[key] for key in _LEVEL_FIELDS if level.get(key) not in (None, [], False)}
+    shown["valid"] = level["valid"]
+    if "error_samples" in shown:
+        shown["error_samples"] = [
+            f"{sample['count']}x {sample['kind']}: {sample['message']}"
+            for sample in shown["error_samples"]
+        ]
+    return shown
+
+
+def _warnings(run: BenchmarkRun) -> list[str]:
+    invalid = [str(level.concurrency) for level in run.levels if not level.valid]
+    warnings = list(run.warnings)
+    if run.simulated:
+        warnings.insert(0, "Simulated: not a measurement of any GPU.")
+    if invalid:
+        warnings.append(f"Do not use the levels marked invalid: {', '.join(invalid)}.")
+    if run.error is not None:
+        warnings.append(f"It failed: {run.error.message}")
+    elif run.state_reason:
+        warnings.append(f"It is {run.state}: {run.state_reason}")
+    return warnings
+
+
+def benchmark_json(app: App, benchmark_id: str) -> str:
+    """One run, whole, for a resource."""
+    from backends.serving.store import load_run
+
+    run = load_run(app.state.benchmarks, benchmark_id)
+    return run.model_dump_json(indent=1) if run is not None else ""
+
+
+def _worker_env(app: App) -> dict[str, str]:
+    """What the worker must see as we do, even where it came from `.env` or a default."""
+    env = {variable_of("state_dir"): str(app.state.root)}
+    if app.settings.base_url is not None:
+        env[variable_of("base_url")] = app.settings.base_url
+    if app.settings.api_key is not None:
+        env[variable_of("api_key")] = app.settings.api_key.get_secret_value()
+    return env

@@ -1,0 +1,308 @@
+"""Looking: lists, status, health, one query, metrics, logs. Changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from backends.core.answers import (
+    Basis,
+    ChatAnswer,
+    Check,
+    Deployment,
+    DeploymentList,
+    Health,
+    LogsAnswer,
+    MetricsAnswer,
+    ModelEntry,
+    ModelFacts,
+    ModelList,
+    NotAsked,
+    Status,
+    Usage,
+)
+from backends.core.errors import ConflictError, DevopsError, EndpointUnreachableError
+from backends.core.paging import page
+from backends.core.render import clip, to_tree
+
+if TYPE_CHECKING:
+    from backends.app import App
+    from backends.base import Backend, HasLogs, HasModels
+    from backends.serving.endpoint import EndpointClient
+    from backends.serving.metrics import MetricsDelta, ServingMetrics
+
+
+async def gather_deployments(
+    app: App, targets: Sequence[str]
+) -> tuple[list[Deployment], list[NotAsked]]:
+    """Ask targets at once: what exists, and who did not answer."""
+
+    async def ask(target: str) -> list[Deployment] | NotAsked:
+        try:
+            return await app.backends.get(target).deployments()
+        except DevopsError as error:
+            return NotAsked(target=target, error=f"{error.code}: {error.message}")
+
+    answers = await asyncio.gather(*(ask(target) for target in targets))
+    found = [item for answer in answers if isinstance(answer, list) for item in answer]
+    return found, [answer for answer in answers if isinstance(answer, NotAsked)]
+
+
+async def list_deployments(
+    app: App, target: str | None, limit: int, cursor: str | None
+) -> DeploymentList:
+    """Everything deployed on one target or all."""
+    targets = (target,) if target else app.targets
+    found, silent = await gather_deployments(app, targets)
+    items, next_cursor = page(found, limit, cursor)
+    rates = [item.usd_per_hour for item in found]
+    unknown = [f"{item.target}/{item.name}" for item in found if item.usd_per_hour is None]
+    cost = None if silent else sum(rate for rate in rates if rate is not None)
+    where = ", ".join(targets)
+    if silent:
+        summary = f"{len(found)} found, but the list is not complete."
+    elif not found:
+        summary = f"Nothing is deployed; every target asked has answered ({where})."
+    else:
+        summary = f"{len(found)} deployed on {where}, {cost:g} USD per hour now."
+    return DeploymentList(
+        summary=summary,
+        warnings=[f"No price known for: {', '.join(unknown)}."] if unknown else [],
+        items=items,
+        total=len(found),
+        next_cursor=next_cursor,
+        complete=not silent,
+        not_answering=silent,
+        usd_per_hour_now=cost,
+        next_steps=[] if found else [f"plan_deployment(target={targets[0]!r})"],
+    )
+
+
+async def list_models(
+    app: App, target: str | None, inspect: str | None, limit: int, cursor: str | None
+) -> ModelList | ModelFacts:
+    """Checkpoints, or what one of them is."""
+    able = [name for name in app.targets if "list_models" in app.backends.get(name).abilities()]
+    chosen = target or able[0]
+    backend = cast("HasModels", app.backend(chosen, "list_models"))
+    if inspect is not None:
+        facts = await backend.inspect_model(inspect)
+        kind = "a Gemma 4" if facts.get("is_gemma4") else "not a Gemma 4"
+        return ModelFacts(
+            summary=f"{inspect} is {kind}, by {facts.get('source')}.", id=inspect, facts=facts
+        )
+    every = (target,) if target else able
+    lists = await asyncio.gather(
+        *(cast("HasModels", app.backends.get(name)).models() for name in every)
+    )
+    found: list[ModelEntry] = [entry for entries in lists for entry in entries]
+    items, next_cursor = page(found, limit, cursor)
+    served = sum(entry.where.startswith("served") for entry in found)
+    return ModelList(
+        summary=f"{len(found)} checkpoints known on {', '.join(every)}; {served} being served.",
+        items=items,
+        total=len(found),
+        next_cursor=next_cursor,
+        next_steps=["list_models(inspect=...) for what a folder or id really is"],
+    )
+
+
+async def get_status(app: App, target: str, name: str | None, *, detail: bool) -> Status:
+    """How one deployment is."""
+    backend = app.backend(target, "get_status")
+    return await backend.status(await backend.resolve(name), detail=detail)
+
+
+async def verify(app: App, target: str, name: str | None, *, deep: bool) -> Health:
+    """Examine a deployment with real requests."""
+    from backends.serving.health import check_health
+
+    backend = app.backend(target, "verify_model_health")
+    name = await backend.resolve(name)
+    async with reach(backend, name) as client:
+        report = await check_health(client, deep=deep, timeout_s=12.0 if deep else 35.0)
+    if not report.served_models:
+        # Nothing answered at all: the deployment's own state says more than a refused connection.
+        _raise_state(await backend.status(name))
+    chat = report.chat
+    return Health(
+        summary=f"{target}/{name}: {report.summary}",
+        target=target,
+        name=name,
+        healthy=report.healthy,
+        model=report.model,
+        max_model_len=report.max_model_len,
+        version=report.version,
+        checks=[
+            Check(name=c.name, ok=c.ok, detail=c.detail, duration_ms=c.duration_ms)
+            for c in report.checks
+        ],
+        ttft_ms=chat.ttft_ms if chat else None,
+        output_tokens_per_s=chat.output_tokens_per_s if chat else None,
+        basis=basis(report.simulated),
+        next_steps=[c.next_action for c in report.checks if not c.ok and c.next_action]
+        or [f"run_benchmark(target={target!r}, name={name!r})"],
+    )
+
+
+async def query(
+    app: App,
+    target: str,
+    name: str | None,
+    prompt: str,
+    system: str | None,
+    max_tokens: int,
+    temperature: float | None,
+) -> ChatAnswer:
+    """One chat completion with its timing."""
+    backend = app.backend(target, "query_model")
+    name = await backend.resolve(name)
+    async with reach(backend, name) as client:
+        chat = await client.chat(
+            prompt, system=system, max_tokens=max_tokens, temperature=temperature
+        )
+    text, cut = clip(chat.text, keep="head")
+    speed = f", {chat.output_tokens_per_s:.4g} tokens/s" if chat.output_tokens_per_s else ""
+    first = f"first token after {chat.ttft_ms:.4g} ms" if chat.ttft_ms is not None else "no content"
+    label = basis(chat.simulated)
+    warnings = [f"The reply was cut by {cut} characters here."] if cut else []
+    if chat.finish_reason == "length":
+        warnings.append("The model stopped at max_tokens; raise it for a longer reply.")
+    return ChatAnswer(
+        summary=f"{chat.model} on {target}/{name} answered: {first}{speed} ({label}).",
+        warnings=warnings,
+        target=target,
+        name=name,
+        model=chat.model,
+        text=text,
+        reasoning=clip(chat.reasoning, keep="head")[0] or None,
+        tool_calls=[
+            {"id": call.id, "name": call.name, "arguments": call.arguments}
+            for call in chat.tool_calls
+        ],
+        finish_reason=chat.finish_reason,
+        ttft_ms=chat.ttft_ms,
+        e2e_ms=chat.e2e_ms,
+        itl_ms_mean=chat.itl_ms.mean,
+        output_tokens_per_s=chat.output_tokens_per_s,
+        usage=Usage(**chat.usage.model_dump(include=set(Usage.model_fields))),
+        token_count_source=chat.token_count_source,
+        basis=label,
+    )
+
+
+async def get_metrics(
+    app: App, target: str, name: str | None, interval_s: float, *, raw: bool
+) -> MetricsAnswer:
+    """The engine's statistics: totals, or rates over an interval."""
+    from backends.serving.metrics import metrics_delta, parse_metrics, serving_metrics
+
+    backend = app.backend(target, "get_metrics")
+    name = await backend.resolve(name)
+    loop = asyncio.get_running_loop()
+    async with reach(backend, name) as client:
+        first = await client.metrics_text()
+        began = loop.time()
+        before = parse_metrics(first)
+        after, text, seconds = before, first, 0.0
+        if interval_s > 0:
+            await asyncio.sleep(interval_s)
+            text = await client.metrics_text()
+            seconds = loop.time() - began
+            after = parse_metrics(text)
+        simulated = client.endpoint.simulated
+    state = serving_metrics(after)
+    delta = metrics_delta(before, after, seconds) if seconds > 0 else None
+    label = basis(simulated)
+    busy = f"{state.running} running, {state.waiting} waiting"
+    usage = (
+        f", KV cache {state.kv_cache_usage:.1%} full" if state.kv_cache_usage is not None else ""
+    )
+    over = f"over {seconds:.3g} s" if delta else "since the engine started"
+    shown, cut = clip(text, keep="head") if raw else (None, 0)
+    return MetricsAnswer(
+        summary=f"{target}/{name}: {busy}{usage}; latencies {over} ({label}).",
+        warnings=[f"The raw text was cut by {cut} characters."] if cut else [],
+        target=target,
+        name=name,
+        basis=label,
+        interval_s=seconds if delta else None,
+        now=_plain(state),
+        rates=_plain(delta) if delta else {},
+        latency_ms=_latencies(delta or state),
+        missing=state.missing,
+        raw=shown,
+        next_steps=[]
+        if delta
+        else [f"get_metrics(target={target!r}, name={name!r}, interval_s=10) for rates"],
+    )
+
+
+async def get_logs(
+    app: App, target: str, name: str | None, source: str | None, lines: int
+) -> LogsAnswer:
+    """The newest log lines."""
+    backend = cast("HasLogs", app.backend(target, "get_logs"))
+    return await backend.logs(await backend.resolve(name), source, lines)
+
+
+@asynccontextmanager
+async def reach(backend: Backend, name: str) -> AsyncIterator[EndpointClient]:
+    """The client of a deployment; one that cannot be reached is explained by its state.
+
+    Raises:
+        ConflictError: It is not up: its state, and what to do.
+        EndpointError: It is up and refuses.
+    """
+    from backends.serving.endpoint import EndpointClient
+
+    async with EndpointClient(await backend.endpoint(name), timeout_s=20.0) as client:
+        try:
+            yield client
+        except EndpointUnreachableError:
+            _raise_state(await backend.status(name))
+            raise
+
+
+def _raise_state(status: Status) -> None:
+    if status.state != "ready":
+        raise ConflictError(
+            status.summary,
+            words=status.error or "",
+            cause=status.error_cause or f"It is {status.state}.",
+            next_action=status.next_steps[0] if status.next_steps else "Call get_status.",
+        )
+
+
+def basis(simulated: bool) -> Basis:
+    """The label of figures taken from an endpoint."""
+    return "simulated" if simulated else "measured"
+
+
+def _plain(metrics: ServingMetrics | MetricsDelta) -> dict[str, Any]:
+    """Everything but the latencies, which make a table of their own."""
+    fields = metrics.model_dump(exclude_none=True, exclude={"missing"})
+    return {key: value for key, value in fields.items() if not key.endswith("_ms")}
+
+
+def _latencies(metrics: ServingMetrics | MetricsDelta) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for key, value in metrics.model_dump(exclude_none=True).items():
+        if not key.endswith("_ms") or not value.get("count"):
+            continue
+        row: dict[str, Any] = {"latency_ms": key.removesuffix("_ms"), "count": value["count"]}
+        row |= {stat: value[stat] for stat in ("mean", "p50", "p90", "p95", "p99") if stat in value}
+        for note in ("at_least", "coarse"):
+            if value.get(note):
+                row[note] = " ".join(value[note])
+        rows.append(row)
+    return rows
+
+
+async def deployment_json(app: App, target: str, name: str) -> str:
+    """The status of one deployment as JSON, for a resource."""
+    status = await app.backend(target, "get_status").status(name, detail=True)
+    return json.dumps(to_tree(status), indent=1)
