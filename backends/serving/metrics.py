@@ -84,7 +84,7 @@ class MetricsSnapshot:
 class LatencyStats(BaseModel):
     """What a histogram says, in milliseconds; None where it has counted nothing."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="ignore")
 
     count: int
     mean: float | None = None
@@ -105,7 +105,7 @@ class LatencyStats(BaseModel):
 class _Latencies(BaseModel):
     """The latencies vLLM keeps histograms of. ITL is one sample per token after the first."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="ignore")
 
     ttft_ms: LatencyStats | None = None
     itl_ms: LatencyStats | None = None

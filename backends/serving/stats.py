@@ -12,7 +12,7 @@ PERCENTILES = (50, 90, 95, 99)
 class Distribution(BaseModel):
     """Mean and percentiles, in the unit its field names; all None when nothing was measured."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     mean: float | None = None
     p50: float | None = None
@@ -25,8 +25,8 @@ def distribution(samples: Sequence[float]) -> Distribution:
     """Summarise samples with percentiles interpolated between the two nearest ranks.
 
     That is numpy's default ("linear", type 7) and what `vllm bench serve` reports, so figures
-    compare. Plain Python: a chat answer has some hundred samples, and importing numpy for them
-    would cost more than it saves; a benchmark level passes sorted numpy arrays through the same.
+    compare. Plain Python: a chat answer has some hundred samples, a level some ten thousand, and
+    importing numpy for them would cost more than it saves.
     """
     if len(samples) == 0:
         return Distribution()

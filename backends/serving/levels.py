@@ -1,0 +1,265 @@
+"""Turns what a load engine saw in one level into figures, and says whether they can be trusted.
+
+The rules that mark a level invalid are the client's examination of itself: figures taken by a
+client that came late to read say more about the client than about the server.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Literal
+
+from backends.serving.loadgen import LevelRaw, RequestRecord
+from backends.serving.metrics import MetricsDelta
+from backends.serving.runs import BenchmarkSpec, ErrorSample, LevelResult, SelfCheck
+from backends.serving.stats import Distribution, distribution, percentile
+
+MAX_ERROR_SHARE = 0.01
+"""Requests that fail leave room for the others: above this share the latencies flatter."""
+
+MAX_LAG_SHARE_OF_ITL = 0.5
+MIN_LAG_MS = 1.0
+"""Below this lag nothing is objected to: asyncio's timers are no finer."""
+
+MAX_COALESCED_SHARE = 0.01
+MAX_CPU_SHARE = 0.8
+WARN_RUN_DELAY_SHARE = 0.02
+MAX_RUN_DELAY_SHARE = 0.10
+MAX_SEND_LAG_SHARE_OF_TTFT = 0.01
+PREFIX_HITS_WARNING = 0.05
+TOKEN_MISMATCH_WARNING = 0.05
+
+TokenSource = Literal["server usage", "content events (a lower bound)"]
+_COUNTED: TokenSource = "server usage"
+_LOWER_BOUND: TokenSource = "content events (a lower bound)"
+
+
+def level_result(
+    raw: LevelRaw,
+    spec: BenchmarkSpec,
+    concurrency: int,
+    *,
+    started_at: str,
+    server: MetricsDelta | None = None,
+) -> LevelResult:
+    """Summarise one level; see `DEFINITIONS` for what every figure means.
+
+    Args:
+        raw: What the engine saw; may be of a level under way or cut short.
+        spec: What was asked for.
+        concurrency: The level.
+        started_at: When it began, for the record.
+        server: The engine's own figures for the same window, where they could be read.
+    """
+    good = [record for record in raw.records if record.failure is None]
+    errors = len(raw.records) - len(good)
+    duration_s = max(0, raw.ended_ns - raw.started_ns) / 1e9
+    tokens = [_tokens(record) for record in good]
+    total_tokens = sum(tokens)
+    tokens_per_s = total_tokens / duration_s if good and duration_s > 0 else None
+    itl_ms = _gaps_ms(good)
+    events = sum(len(record.content_ns) for record in good)
+    prompts = [record.prompt_tokens for record in good if record.prompt_tokens is not None]
+    ttft_ms = distribution([_ms(r.content_ns[0] - r.sent_ns) for r in good])
+    itl = distribution(itl_ms)
+    check = _self_check(raw, duration_s, events)
+    planned = spec.requests_for(concurrency)
+    result = LevelResult(
+        concurrency=concurrency,
+        requests=len(raw.records),
+        errors=errors,
+        success_rate=len(good) / len(raw.records) if raw.records else None,
+        duration_s=duration_s,
+        requests_per_s=len(good) / duration_s if good and duration_s > 0 else None,
+        output_tokens_per_s=tokens_per_s,
+        ttft_ms=ttft_ms,
+        itl_ms=itl,
+        tpot_ms=_tpot(good),
+        e2e_ms=distribution([_ms(r.content_ns[-1] - r.sent_ns) for r in good]),
+        first_answer_ms=distribution(
+            [_ms(r.first_answer_ns - r.sent_ns) for r in good if r.first_answer_ns is not None]
+        ),
+        valid=True,
+        invalid_reasons=[],
+        warnings=[],
+        timestamp_source=raw.timestamp_source,
+        partial=bool(raw.cut_short),
+        requests_planned=planned,
+        unfinished=raw.unfinished,
+        prompt_tokens_mean=sum(prompts) / len(prompts) if prompts else None,
+        output_tokens_mean=total_tokens / len(good) if good else None,
+        output_tokens_total=total_tokens,
+        token_count_source=_token_source(good),
+        tokens_per_event=total_tokens / events if events else None,
+        error_samples=_error_samples(raw.records),
+        usd_per_million_output_tokens=None
+        if spec.usd_per_hour is None or not tokens_per_s
+        else spec.usd_per_hour / (tokens_per_s * 3600) * 1e6,
+        prefix_cache_hit_rate=server.prefix_cache_hit_rate if server else None,
+        server=server,
+        self_check=check,
+        started_at=started_at,
+    )
+    itl_p10_ms = percentile(sorted(itl_ms), 10) if itl_ms else None
+    result.invalid_reasons = _objections(result, raw, itl_p10_ms)
+    result.valid = not result.invalid_reasons
+    result.warnings = _warnings(result, raw, spec)
+    return result
+
+
+def _ms(nanoseconds: int) -> float:
+    return nanoseconds / 1e6
+
+
+def _tokens(record: RequestRecord) -> int:
+    counted = record.completion_tokens
+    return len(record.content_ns) if counted is None else counted
+
+
+def _token_source(good: list[RequestRecord]) -> TokenSource | None:
+    if not good:
+        return None
+    if any(record.completion_tokens is None for record in good):
+        return _LOWER_BOUND
+    return _COUNTED
+
+
+def _gaps_ms(good: Iterable[RequestRecord]) -> list[float]:
+    return [
+        (after - before) / 1e6
+        for record in good
+        for before, after in itertools.pairwise(record.content_ns)
+    ]
+
+
+def _tpot(good: Iterable[RequestRecord]) -> Distribution:
+    return distribution(
+        [
+            _ms(record.content_ns[-1] - record.content_ns[0]) / (_tokens(record) - 1)
+            for record in good
+            if _tokens(record) > 1 and len(record.content_ns) > 1
+        ]
+    )
+
+
+def _error_samples(records: Iterable[RequestRecord]) -> list[ErrorSample]:
+    samples: dict[str, ErrorSample] = {}
+    for record in records:
+        failure = record.failure
+        if failure is None:
+            continue
+        if failure.kind in samples:
+            samples[failure.kind].count += 1
+        else:
+            samples[failure.kind] = ErrorSample(
+                kind=failure.kind, count=1, message=failure.message[:500], status=failure.status
+            )
+    return sorted(samples.values(), key=lambda sample: -sample.count)
+
+
+def _self_check(raw: LevelRaw, duration_s: float, events: int) -> SelfCheck:
+    lags = sorted(raw.loop_lag_ns)
+    sends = sorted(r.send_lag_ns for r in raw.records if r.send_lag_ns is not None)
+    coalesced = sum(record.coalesced for record in raw.records if record.failure is None)
+    whole = duration_s if duration_s > 0 else None
+    return SelfCheck(
+        loop_lag_p99_ms=percentile(lags, 99) / 1e6 if lags else None,
+        loop_lag_max_ms=lags[-1] / 1e6 if lags else None,
+        send_lag_p99_ms=percentile(sends, 99) / 1e6 if sends else None,
+        cpu_share=raw.cpu_s / whole if whole and raw.cpu_s is not None else None,
+        run_delay_share=raw.run_delay_s / whole if whole and raw.run_delay_s is not None else None,
+        coalesced_share=coalesced / events if events else 0.0,
+        reconnects=raw.reconnects,
+    )
+
+
+def _objections(result: LevelResult, raw: LevelRaw, itl_p10_ms: float | None) -> list[str]:
+    """Return why the figures of a level must not be relied on; empty when they may."""
+    check, reasons = result.self_check, []
+    if raw.cut_short:
+        reasons.append(f"cut short: {raw.cut_short}")
+    if not result.requests - result.errors:
+        reasons.append("no request succeeded")
+    elif result.errors > MAX_ERROR_SHARE * result.requests:
+        reasons.append(
+            f"{result.errors} of {result.requests} requests failed: the figures describe only "
+            "those that succeeded, on a server with less to do"
+        )
+    lag_ms = check.loop_lag_p99_ms or 0.0
+    bound_ms = max(MIN_LAG_MS, MAX_LAG_SHARE_OF_ITL * (itl_p10_ms or 0.0))
+    if lag_ms > bound_ms:
+        reasons.append(
+            f"the client came late to read: lag p99 {lag_ms:.1f} ms, allowed {bound_ms:.1f} ms "
+            "(half of the ITL p10, at least 1 ms)"
+        )
+    if check.coalesced_share > MAX_COALESCED_SHARE and lag_ms > MIN_LAG_MS:
+        reasons.append(
+            f"{check.coalesced_share:.1%} of the content events came together with the one before "
+            "while the client was late: their ITL is lost"
+        )
+    if check.cpu_share is not None and check.cpu_share > MAX_CPU_SHARE:
+        reasons.append(f"the client used {check.cpu_share:.0%} of a core: it was the bottleneck")
+    if check.run_delay_share is not None and check.run_delay_share > MAX_RUN_DELAY_SHARE:
+        reasons.append(
+            f"the client waited {check.run_delay_share:.0%} of the time for a core: the machine "
+            "it runs on is too busy"
+        )
+    ttft_p50_ms, send_ms = result.ttft_ms.p50, check.send_lag_p99_ms
+    if (
+        send_ms is not None
+        and ttft_p50_ms is not None
+        and send_ms > max(MIN_LAG_MS, MAX_SEND_LAG_SHARE_OF_TTFT * ttft_p50_ms)
+    ):
+        reasons.append(
+            f"requests left late: {send_ms:.1f} ms (p99) after their stream was free, so fewer "
+            f"than {result.concurrency} were in flight"
+        )
+    return reasons
+
+
+def _warnings(result: LevelResult, raw: LevelRaw, spec: BenchmarkSpec) -> list[str]:
+    """Return what a reader should know of a level whose figures stand."""
+    check, server, out = result.self_check, result.server, []
+    if raw.warmup_failures:
+        first = raw.warmup_failures[0]
+        out.append(
+            f"{len(raw.warmup_failures)} warm-up requests failed ({first.kind}: "
+            f"{first.message[:120]})"
+        )
+    delay = check.run_delay_share or 0.0
+    if WARN_RUN_DELAY_SHARE < delay <= MAX_RUN_DELAY_SHARE:
+        out.append(f"the client waited {delay:.1%} of the time for a core")
+    if check.coalesced_share > MAX_COALESCED_SHARE:
+        out.append(
+            f"{check.coalesced_share:.1%} of the content events came in one read with the one "
+            "before: ITL percentiles describe reads, TPOT is exact"
+        )
+    if result.token_count_source == _LOWER_BOUND:
+        out.append("the server sent no usage: tokens are content events, a lower bound")
+    mean = result.output_tokens_mean
+    counted_tokens = mean if result.token_count_source == _COUNTED else None
+    if spec.ignore_eos and abs((counted_tokens or spec.max_tokens) - spec.max_tokens) > 0.5:
+        out.append(
+            f"requests had {mean:.1f} output tokens on average, not {spec.max_tokens}: "
+            "ignore_eos is not honoured there"
+        )
+    if (result.prefix_cache_hit_rate or 0.0) > PREFIX_HITS_WARNING:
+        out.append(
+            f"{result.prefix_cache_hit_rate:.0%} of the prompt tokens came from the prefix cache "
+            "although every prompt is salted: prefill looks cheaper than it is"
+        )
+    if server is not None and server.restarted:
+        out.append("the engine restarted while the level ran")
+    if server is not None and server.preemptions:
+        out.append(
+            f"{server.preemptions} preemptions: the KV cache was too small for this concurrency"
+        )
+    if server is not None and server.generation_tokens is not None and not raw.cut_short:
+        counted, ours = server.generation_tokens, result.output_tokens_total
+        if not result.errors and abs(counted - ours) > TOKEN_MISMATCH_WARNING * max(ours, 1):
+            out.append(
+                f"the server counted {counted} output tokens in this window, the client {ours}: "
+                "other traffic, or /metrics answers for one of several instances"
+            )
+    return out
