@@ -363,6 +363,8 @@ class BenchmarkEntry(BaseModel):
     started_at: str | None = None
     levels: str | None = None
     best_output_tokens_per_s: float | None = None
+    best_concurrency: int | None = None
+    usd_per_million_output_tokens: float | None = None
     basis: str | None = None
 
 

@@ -43,18 +43,20 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
 
     async def doctor(self) -> list[Check]:
         """Whether engines can be started here."""
-        from backends.serving.vllm_process import find_vllm
+        from backends.serving.vllm_program import find_program
 
-        checks = [
-            Check(name="simulator", ok=True, detail="bundled; nothing to install"),
-        ]
+        checks = [Check(name="simulator", ok=True, detail="bundled; nothing to install")]
         try:
-            program = find_vllm(self.services.settings.vllm_bin)
-            checks.append(Check(name="vllm", ok=True, detail=program.describe()))
-        except DevopsError as error:
+            program = find_program(self.services.settings.vllm_bin)
+            words = f"{program.path}, version {program.version or 'unknown'}"
             checks.append(
-                Check(name="vllm", ok=False, detail=f"{error.message} {error.next_action}")
+                Check(name="vllm", ok=not program.problem, detail=program.problem or words)
             )
+        except DevopsError as error:
+            # Only wrong where the operator said that there is one.
+            asked_for = self.services.settings.vllm_bin is not None
+            detail = f"{error.message} {error.next_action}"
+            checks.append(Check(name="vllm", ok=not asked_for, detail=detail))
         if self.services.settings.base_url is not None:
             status = await self._attached_status()
             checks.append(Check(name="attached endpoint", ok=status.ready, detail=status.summary))
@@ -86,7 +88,7 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
         if engine == "simulator":
             command = simulator_command(spec, port)
         else:
-            command = vllm_command(spec, port, settings.vllm_bin)
+            command = await vllm_command(spec, port, settings.vllm_bin)
         record = Record(
             name=name,
             engine="simulator" if engine == "simulator" else "vllm",

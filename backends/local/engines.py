@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from backends.base import DeploySpec
-from backends.core.errors import InvalidInputError, NotFoundError
+from backends.clouds.process import run
+from backends.core.errors import CloudError, InvalidInputError, NotFoundError
 from backends.knowledge.checkpoints import CHECKPOINTS, find_checkpoint
 from backends.knowledge.targets import PROFILES, TargetProfile, find_profile
+
+if TYPE_CHECKING:
+    from backends.serving.local_machine import LocalMachine
 
 HOST = "127.0.0.1"
 DEFAULT_PROFILE = "cloudrun-l4"
@@ -43,7 +48,9 @@ class LocalSpec(DeploySpec):
     fail: str | None = Field(
         None, description="simulator: fail on purpose (oom, kv, bad-model, crash-after:N, stall)."
     )
-    dtype: str | None = Field(None, description="vllm: --dtype.")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] | None = Field(
+        None, description="vllm: --dtype."
+    )
     gpu_memory_utilization: float | None = Field(
         None, gt=0, le=1, description="vllm: --gpu-memory-utilization."
     )
@@ -152,7 +159,19 @@ def simulator_command(spec: LocalSpec, port: int) -> Command:
     )
 
 
-def vllm_command(spec: LocalSpec, port: int, program: str | None) -> Command:
+async def this_machine() -> LocalMachine:
+    """What this machine has for serving; NVIDIA's tool is asked where it is installed."""
+    from backends.serving.local_machine import NVIDIA_SMI_ARGV, inspect_machine
+
+    try:
+        smi = await run(NVIDIA_SMI_ARGV, timeout_s=10)
+    except CloudError:
+        # Not installed, or hung: GPUs are then counted by their device files.
+        return inspect_machine()
+    return inspect_machine(smi.stdout if smi.code == 0 else None)
+
+
+async def vllm_command(spec: LocalSpec, port: int, program: str | None) -> Command:
     """A real `vllm serve` on this machine, checked before anything is started.
 
     Args:
@@ -161,41 +180,45 @@ def vllm_command(spec: LocalSpec, port: int, program: str | None) -> Command:
         program: The vllm program or an interpreter that has it; None looks on PATH.
 
     Raises:
-        InvalidInputError: An option of the other engine, or no model.
-        EngineError: It cannot start here, with every reason.
+        InvalidInputError: It would not start, with every reason; or an option of the simulator.
     """
-    from backends.serving.vllm_process import VllmServeSpec, preflight, serve_command
+    from backends.serving.vllm_preflight import preflight
+    from backends.serving.vllm_process import VllmServeSpec, build_command
 
     _refuse_foreign(spec, "vllm", "profile", "admission_cap", "startup_speed", "fail")
     if not spec.model:
         raise InvalidInputError(
             "model", "is needed for engine=vllm.", allowed="a Hugging Face id or a model folder"
         )
-    model = spec.model
-    if Path(model).expanduser().exists():
-        model = str(Path(model).expanduser().resolve())
-    served = spec.served_model_name or (Path(model).name if model != spec.model else model)
-    wanted = VllmServeSpec(
-        executable=program,
-        model=model,
-        served_model_name=served,
-        host=HOST,
-        port=port,
-        max_model_len=spec.max_model_len,
-        max_num_seqs=spec.max_num_seqs,
-        dtype=spec.dtype,
-        gpu_memory_utilization=spec.gpu_memory_utilization,
-        tensor_parallel_size=spec.tensor_parallel_size,
-        extra_args=tuple(spec.extra_args or ()),
-    )
-    preflight(wanted)
-    command = serve_command(wanted)
+    said = {
+        "executable": program,
+        "served_model_name": spec.served_model_name or _served_name(spec.model),
+        "dtype": spec.dtype,
+        "max_model_len": spec.max_model_len,
+        "max_num_seqs": spec.max_num_seqs,
+        "gpu_memory_utilization": spec.gpu_memory_utilization,
+        "tensor_parallel_size": spec.tensor_parallel_size,
+        "extra_args": tuple(spec.extra_args or ()),
+    }
+    given = {key: value for key, value in said.items() if value is not None}
+    wanted = VllmServeSpec.model_validate({"model": spec.model, "host": HOST, "port": port} | given)
+    machine = await this_machine()
+    checked = await asyncio.to_thread(preflight, wanted, machine)
+    checked.raise_if_refused()
+    command = await asyncio.to_thread(build_command, wanted, machine)
+    warnings = [f"{finding.problem} {finding.next_action}" for finding in checked.warnings]
     return Command(
-        argv=tuple(command.argv),
-        served_name=served,
+        argv=command.argv,
+        served_name=str(given["served_model_name"]),
         env=dict(command.env),
-        notes=tuple(command.notes),
+        notes=(*warnings, *command.notes),
+        resolved={"vllm": command.program.version or str(command.program.path)},
     )
+
+
+def _served_name(model: str) -> str:
+    """A folder is served under its last name, so that nobody needs its path."""
+    return Path(model).name if Path(model).expanduser().is_dir() else model
 
 
 def _refuse_foreign(spec: LocalSpec, engine: str, *options: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -18,7 +20,7 @@ from backends.core.answers import (
     Picture,
     Started,
 )
-from backends.core.errors import InvalidInputError
+from backends.core.errors import InvalidInputError, NotFoundError
 from backends.core.paging import page
 from backends.core.settings import variable_of
 from backends.core.state import new_id
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from backends.base import Progress
     from backends.core.operations import Operation
     from backends.serving.runs import BenchmarkRun
+    from backends.serving.store import BenchmarkStore
 
 _LOOK_EVERY_S = 0.25
 
@@ -196,10 +199,12 @@ def _operation_answer(app: App, operation: Operation, waited_s: float | None) ->
 
 def _partial(app: App, benchmark_id: str) -> dict[str, Any]:
     """The levels a running benchmark has finished, in short."""
-    from backends.serving.store import load_run
+    from backends.serving.store import BenchmarkStore
 
-    run = load_run(app.state.benchmarks, benchmark_id, missing_ok=True)
-    if run is None or not run.levels:
+    try:
+        run = BenchmarkStore(app.state.benchmarks).load(benchmark_id)
+    except NotFoundError:
+        # The worker has not got as far as its first write.
         return {}
     return {
         "levels_done": [
@@ -225,93 +230,99 @@ async def get_benchmarks(
 
 
 def _list(app: App, target: str | None, limit: int, cursor: str | None) -> BenchmarkList:
-    from backends.serving.store import list_runs
+    from backends.serving.store import BenchmarkStore
 
-    found = list_runs(app.state.benchmarks)
-    runs = [run for run in found.runs if target is None or run.spec.target == target]
+    found = BenchmarkStore(app.state.benchmarks).list_runs()
+    runs = [run for run in found.runs if target is None or run.target == target]
     items, next_cursor = page(runs, limit, cursor)
+    bad = found.problems
     return BenchmarkList(
         summary=f"{len(runs)} benchmark runs" + (f" on {target}." if target else "."),
-        warnings=[f"{len(found.unreadable)} files could not be read."] if found.unreadable else [],
-        items=[_entry(run) for run in items],
+        warnings=[f"{len(bad)} folders could not be read as runs."] if bad else [],
+        items=[
+            BenchmarkEntry(
+                benchmark_id=run.id,
+                target=run.target,
+                name=run.deployment,
+                model=run.model,
+                state="silent" if run.silent else run.state,
+                started_at=run.created_at,
+                levels=", ".join(map(str, run.levels)) or "none",
+                best_output_tokens_per_s=run.best_output_tokens_per_s,
+                best_concurrency=run.best_concurrency,
+                usd_per_million_output_tokens=run.best_usd_per_million_output_tokens,
+                basis=basis(run.simulated),
+            )
+            for run in items
+        ],
         total=len(runs),
         next_cursor=next_cursor,
-        unreadable=[f"{bad.path}: {bad.problem}" for bad in found.unreadable],
+        unreadable=[f"{problem.id}: {problem.problem}" for problem in bad],
         next_steps=[f"get_benchmarks(benchmark_ids=[{run.id!r}])" for run in items[:1]]
         or ["run_benchmark(target=...)"],
     )
 
 
-def _entry(run: BenchmarkRun) -> BenchmarkEntry:
-    rates = [
-        level.output_tokens_per_s
-        for level in run.levels
-        if level.valid and level.output_tokens_per_s is not None
-    ]
-    return BenchmarkEntry(
-        benchmark_id=run.id,
-        target=run.spec.target,
-        name=run.spec.deployment,
-        model=run.endpoint.model,
-        state=run.state,
-        started_at=run.created_at,
-        levels=", ".join(str(level.concurrency) for level in run.levels),
-        best_output_tokens_per_s=max(rates, default=None),
-        basis=basis(run.simulated),
-    )
-
-
 def _show(app: App, ids: list[str]) -> BenchmarkAnswer:
-    from backends.serving.chart import comparison_chart, run_chart
-    from backends.serving.report import comparison
-    from backends.serving.store import load_run
+    from backends.serving.store import BenchmarkStore
 
-    runs: list[BenchmarkRun] = []
-    for benchmark_id in ids:
-        run = load_run(app.state.benchmarks, benchmark_id)
-        if run is not None:
-            runs.append(run)
-    folder = app.state.benchmarks / runs[0].id
-    images: list[Picture] = []
+    store = BenchmarkStore(app.state.benchmarks)
+    runs = [store.load(benchmark_id) for benchmark_id in ids]
+    return _one(store, runs[0]) if len(runs) == 1 else _several(store, runs)
+
+
+def _one(store: BenchmarkStore, run: BenchmarkRun) -> BenchmarkAnswer:
+    from backends.serving.chart import run_chart
+
+    folder = store.folder(run.id)
     files = {"run_json": str(folder / "run.json"), "levels_csv": str(folder / "levels.csv")}
-    if len(runs) > 1:
-        files = {run.id: str(app.state.benchmarks / run.id / "run.json") for run in runs}
-    if any(run.levels for run in runs):
-        picture = run_chart(runs[0]) if len(runs) == 1 else comparison_chart(runs)
-        chart = folder / ("chart.png" if len(runs) == 1 else "comparison.png")
-        chart.write_bytes(picture)
-        files["chart"] = str(chart)
-        images = [Picture.png(picture)]
-    labels = list(dict.fromkeys(basis(run.simulated) for run in runs))
-    if len(runs) == 1:
-        run = runs[0]
-        return BenchmarkAnswer(
-            summary=f"{run.id} of {run.endpoint.model} on {run.label or run.endpoint.base_url}: "
-            f"{run.state}, {len(run.levels)} levels ({labels[0]}).",
-            warnings=_warnings(run),
-            benchmark_ids=[run.id],
-            basis=[str(label) for label in labels],
-            levels=[_level(level) for level in run.model_dump(mode="json")["levels"]],
-            findings=run.findings,
-            definitions=run.definitions,
-            files=files,
-            images=images,
-            next_steps=["get_benchmarks(benchmark_ids=[this, another]) compares runs"],
-        )
-    compared = comparison(runs)
-    warnings = [f"{run.id}: {text}" for run in runs for text in _warnings(run)]
-    if len(labels) > 1:
-        warnings.insert(0, "Some of these runs are simulated and some measured.")
+    label = basis(run.simulated)
     return BenchmarkAnswer(
-        summary=f"{len(runs)} runs compared: {', '.join(run.id for run in runs)}.",
-        warnings=warnings,
-        benchmark_ids=[run.id for run in runs],
-        basis=[f"{run.id}: {basis(run.simulated)}" for run in runs],
-        comparison=compared.rows,
-        findings=compared.findings,
+        summary=f"{run.id} of {run.endpoint.model} on {run.label or run.endpoint.base_url}: "
+        f"{run.state}, {len(run.levels)} levels, {label}.",
+        warnings=_warnings(run),
+        benchmark_ids=[run.id],
+        basis=[str(label)],
+        levels=[_level(level) for level in run.model_dump(mode="json")["levels"]],
+        findings=run.findings,
+        definitions=run.definitions,
         files=files,
-        images=images,
+        images=_chart([run], lambda: run_chart(run), folder / "chart.png", files),
+        next_steps=[f"get_benchmarks(benchmark_ids=[{run.id!r}, ...]) compares it with others"],
     )
+
+
+def _several(store: BenchmarkStore, runs: list[BenchmarkRun]) -> BenchmarkAnswer:
+    from backends.serving.chart import comparison_chart
+    from backends.serving.report import compare
+
+    compared = compare(runs)
+    files = {run.id: str(store.folder(run.id) / "run.json") for run in runs}
+    chart = store.folder(runs[0].id) / "comparison.png"
+    ids = [run.id for run in runs]
+    return BenchmarkAnswer(
+        summary=f"{len(runs)} runs compared: {', '.join(ids)}.",
+        warnings=compared.cautions
+        + [f"{run.id}: {said}" for run in runs for said in _warnings(run)],
+        benchmark_ids=ids,
+        basis=[f"{run.id}: {basis(run.simulated)}" for run in runs],
+        comparison=[run.model_dump(mode="json") for run in compared.runs],
+        findings=compared.verdicts,
+        files=files,
+        images=_chart(runs, lambda: comparison_chart(runs), chart, files),
+    )
+
+
+def _chart(
+    runs: list[BenchmarkRun], draw: Callable[[], bytes], path: Path, files: dict[str, str]
+) -> list[Picture]:
+    """Draw, keep and attach a chart, where there is anything to draw."""
+    if not any(level.output_tokens_per_s for run in runs for level in run.levels):
+        return []
+    content = draw()
+    path.write_bytes(content)
+    files["chart_png"] = str(path)
+    return [Picture.png(content)]
 
 
 # What a reader of one run needs of each level; the rest is in run.json.
@@ -364,10 +375,9 @@ def _warnings(run: BenchmarkRun) -> list[str]:
 
 def benchmark_json(app: App, benchmark_id: str) -> str:
     """One run, whole, for a resource."""
-    from backends.serving.store import load_run
+    from backends.serving.store import BenchmarkStore
 
-    run = load_run(app.state.benchmarks, benchmark_id)
-    return run.model_dump_json(indent=1) if run is not None else ""
+    return BenchmarkStore(app.state.benchmarks).load(benchmark_id).model_dump_json(indent=1)
 
 
 def _worker_env(app: App) -> dict[str, str]:
