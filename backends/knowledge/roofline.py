@@ -157,17 +157,9 @@ class StepModel:
     def compute_s(self, load: StepLoad) -> float:
         """Seconds of arithmetic: matrix products of the layers, and attention."""
         chip = self.accelerator
-        attention = self.checkpoint.attention
         peak = chip.peak_tflops() * 1e12 * self.chips
-        products = 2 * self.checkpoint.parameters_billion.value * 1e9 * load.new_tokens
-        full_layers = attention.layers - attention.sliding_layers
-        heads = 4 * attention.query_heads
-        scores = heads * (
-            full_layers * attention.head_dim_full * load.attended_full
-            + attention.sliding_layers * attention.head_dim * load.attended_window
-        )
-        return products / (peak * chip.compute_utilization.value) + scores / (
-            peak * chip.attention_utilization.value
+        return self._product_flops(load) / (peak * chip.compute_utilization.value) + (
+            self._attention_flops(load) / (peak * chip.attention_utilization.value)
         )
 
     def overhead_s(self, sequences: int) -> float:
@@ -178,6 +170,14 @@ class StepModel:
             chip.launch_overhead_us_per_layer.value * layers
             + chip.sequence_overhead_us.value * sequences
         )
+
+    def flops(self, load: StepLoad) -> float:
+        """Floating-point operations of a step, on all chips together."""
+        return self._product_flops(load) + self._attention_flops(load)
+
+    def read_bytes(self, load: StepLoad) -> float:
+        """Bytes of weights and KV cache a step reads on each chip."""
+        return self._ideal_memory_s(load) * self.accelerator.bandwidth_gb_per_s.value * 1e9
 
     def fit_efficiency(self, step_s: float, load: StepLoad) -> float:
         """The efficiency at which a memory-bound step of this load takes `step_s`.
@@ -260,6 +260,21 @@ class StepModel:
         if gib <= 0:
             return 0
         return int(gib * GIB / self.kv_bytes_per_token(max_model_len, max_num_batched_tokens))
+
+    def _product_flops(self, load: StepLoad) -> float:
+        return 2 * self.checkpoint.parameters_billion.value * 1e9 * load.new_tokens
+
+    def _attention_flops(self, load: StepLoad) -> float:
+        attention = self.checkpoint.attention
+        full_layers = attention.layers - attention.sliding_layers
+        return (
+            4
+            * attention.query_heads
+            * (
+                full_layers * attention.head_dim_full * load.attended_full
+                + attention.sliding_layers * attention.head_dim * load.attended_window
+            )
+        )
 
     def _ideal_memory_s(self, load: StepLoad) -> float:
         attention = self.checkpoint.attention
