@@ -23,13 +23,8 @@ from pydantic import ValidationError
 from backends.core.errors import DevopsError
 from backends.serving.endpoint import Endpoint
 from backends.serving.report import run_markdown
-from backends.serving.runs import BenchmarkRun, BenchmarkSpec
-from backends.serving.sweep import (
-    RUN_FILE,
-    BenchmarkProgress,
-    levels_csv,
-    run_benchmark,
-)
+from backends.serving.runs import RUN_FILE, BenchmarkRun, BenchmarkSpec
+from backends.serving.sweep import BenchmarkProgress, levels_csv, run_benchmark
 
 __all__ = [
     "BenchmarkProgress",

@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from backends.serving.report import run_names
 from backends.serving.runs import BenchmarkRun, LevelResult
 
 if TYPE_CHECKING:
@@ -27,13 +28,12 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 def run_chart(run: BenchmarkRun) -> bytes:
     """Return a PNG of one run: throughput, TTFT and ITL (p50 and p95) over concurrency.
 
-    Raises:
-        ValueError: No level has figures to draw.
+    A run without figures gives empty panels that say so.
     """
-    _require_levels([run])
     figure, axes = _canvas(
-        f"{_short(run.label, 70)}",
-        f"{run.endpoint.model}, {run.spec.max_tokens} output tokens a request, {run.created_at}",
+        _short(run.label, 70),
+        f"{run.endpoint.model}, {run.spec.max_tokens} output tokens a request, "
+        f"{run.created_at[:16].replace('T', ' ')} UTC",
         simulated=run.simulated,
     )
     throughput, ttft, itl = axes
@@ -43,7 +43,7 @@ def run_chart(run: BenchmarkRun) -> bytes:
     _draw(itl, run, lambda lv: lv.itl_ms.p50, "p50", 0)
     _draw(itl, run, lambda lv: lv.itl_ms.p95, "p95", 1, dashed=True)
     _finish(axes, [run])
-    for ax in (ttft, itl):
+    for ax in (ttft, itl) if any(lv.output_tokens_per_s for lv in run.levels) else ():
         ax.legend(loc="best", frameon=True, fontsize=9)
     return _png(figure)
 
@@ -51,27 +51,23 @@ def run_chart(run: BenchmarkRun) -> bytes:
 def comparison_chart(runs: Sequence[BenchmarkRun]) -> bytes:
     """Return a PNG of several runs: throughput, TTFT p50 and ITL p50 over concurrency.
 
-    Raises:
-        ValueError: No level of any run has figures to draw.
+    Runs without figures are left out.
     """
-    _require_levels(runs)
     simulated = all(run.simulated for run in runs)
     figure, axes = _canvas("Comparison of benchmarks", "TTFT and ITL are p50", simulated=simulated)
+    names = run_names(runs)
     for index, run in enumerate(runs):
-        name = _short(run.label, 40) + (" (simulated)" if run.simulated else "")
+        name = _short(names[run.id], 60) + (" (simulated)" if run.simulated else "")
         throughput, ttft, itl = axes
         _draw(throughput, run, lambda lv: lv.output_tokens_per_s, name, index)
         _draw(ttft, run, lambda lv: lv.ttft_ms.p50, name, index)
         _draw(itl, run, lambda lv: lv.itl_ms.p50, name, index)
     _finish(axes, runs)
+    if not axes[0].lines:
+        return _png(figure)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(runs)), fontsize=9)
     return _png(figure)
-
-
-def _require_levels(runs: Sequence[BenchmarkRun]) -> None:
-    if not any(level.output_tokens_per_s for run in runs for level in run.levels):
-        raise ValueError("no level has figures to draw")
 
 
 def _canvas(title: str, subtitle: str, *, simulated: bool) -> tuple[Figure, list[Axes]]:
@@ -130,6 +126,8 @@ def _draw(
         color=colour,
         marker=marker,
         linestyle="--" if dashed else "-",
+        markersize=5 if dashed else 7,
+        zorder=2 if dashed else 3,
         label=name,
     )
     doubtful = [(x, y) for x, y, ok in points if not ok]
@@ -149,15 +147,22 @@ def _draw(
                 f"{y:,.0f}" if y >= 100 else f"{y:.1f}",
                 (x, y),
                 textcoords="offset points",
-                xytext=(0, 7),
+                xytext=(-3, 8),
                 ha="center",
                 fontsize=9,
+                bbox={"boxstyle": "square,pad=0.1", "color": "white", "alpha": 0.7},
             )
 
 
 def _finish(axes: Sequence[Axes], runs: Sequence[BenchmarkRun]) -> None:
     """Give every panel the same levels as ticks and an axis that begins at 0."""
-    levels = sorted({level.concurrency for run in runs for level in run.levels})
+    levels = sorted(
+        {level.concurrency for run in runs for level in run.levels if level.output_tokens_per_s}
+    )
+    if not levels:
+        for ax in axes:
+            ax.text(0.5, 0.5, "no figures", transform=ax.transAxes, ha="center", color="grey")
+        return
     for ax in axes:
         if len(levels) > 1:
             ax.set_xscale("log", base=2)

@@ -75,6 +75,12 @@ def plateau(levels: Sequence[LevelResult]) -> LevelResult | None:
     return None
 
 
+def best_level(run: BenchmarkRun) -> LevelResult | None:
+    """Return the valid level with the highest throughput, or None when no level is valid."""
+    valid = [level for level in run.levels if level.valid and level.output_tokens_per_s]
+    return max(valid, key=_rate, default=None)
+
+
 def _saturation(levels: Sequence[LevelResult]) -> list[str]:
     if len(levels) < 2:
         return []

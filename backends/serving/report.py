@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from backends.serving.findings import plateau
+from backends.serving.findings import best_level, plateau
 from backends.serving.runs import BenchmarkRun, LevelResult
 from backends.serving.stats import Distribution
-from backends.serving.store import best_level
 
 TIE = 0.05
 """Two figures closer than this are called equal: runs differ by as much from one to the next."""
@@ -42,6 +41,15 @@ class Comparison(BaseModel):
     common_levels: list[int] = Field(description="concurrencies every run has a valid level at")
     verdicts: list[str] = Field(description="who wins at what, in words")
     cautions: list[str] = Field(description="why they may not compare")
+
+
+def run_names(runs: Sequence[BenchmarkRun]) -> dict[str, str]:
+    """Return a name for each run by id: its label, with its id where another has the same."""
+    labels = [run.label for run in runs]
+    return {
+        run.id: run.label if labels.count(run.label) == 1 else f"{run.label} {run.id}"
+        for run in runs
+    }
 
 
 def run_markdown(run: BenchmarkRun) -> str:
@@ -133,6 +141,7 @@ def compare(runs: Sequence[BenchmarkRun]) -> Comparison:
     any level, lowest cost at any level, and TTFT and per-stream speed at the lowest concurrency
     they have in common.
     """
+    names = run_names(runs)
     valid = {run.id: [level for level in run.levels if level.valid] for run in runs}
     levels = [{level.concurrency for level in valid[run.id]} for run in runs]
     common = sorted(set.intersection(*levels)) if levels else []
@@ -173,7 +182,7 @@ def compare(runs: Sequence[BenchmarkRun]) -> Comparison:
             ),
         ]
     return Comparison(
-        runs=[_compared(run) for run in runs],
+        runs=[_compared(run, names[run.id]) for run in runs],
         common_levels=common,
         verdicts=[verdict for verdict in verdicts if verdict],
         cautions=_cautions(runs, common),
@@ -195,7 +204,7 @@ def comparison_markdown(runs: Sequence[BenchmarkRun]) -> str:
     ]
     rows = [
         [
-            run.label + (" (simulated)" if run.simulated else ""),
+            f"{run.label} ({'simulated' if run.simulated else 'measured'})",
             run.model,
             _number(run.output_tokens_per_s, 1),
             _number(run.best_concurrency, 0),
@@ -208,7 +217,7 @@ def comparison_markdown(runs: Sequence[BenchmarkRun]) -> str:
     ]
     lines = ["## Comparison", "", _table(head, rows)]
     if compared.common_levels:
-        names = [run.label for run in runs]
+        names = [run_names(runs)[run.id] for run in runs]
         by_level = [
             [str(at), *(_number(_at(run, at).output_tokens_per_s, 1) for run in runs)]
             for at in compared.common_levels
@@ -222,12 +231,12 @@ def comparison_markdown(runs: Sequence[BenchmarkRun]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _compared(run: BenchmarkRun) -> ComparedRun:
+def _compared(run: BenchmarkRun, name: str) -> ComparedRun:
     best = best_level(run)
     knee = plateau([level for level in run.levels if level.valid])
     return ComparedRun(
         id=run.id,
-        label=run.label,
+        label=name,
         model=run.endpoint.model,
         target=run.spec.target,
         simulated=run.simulated,
@@ -261,7 +270,8 @@ def _verdict(
     *,
     highest: bool,
 ) -> str:
-    found = [(value, run.label) for run in runs if (value := figure(run)) is not None]
+    names = run_names(runs)
+    found = [(value, names[run.id]) for run in runs if (value := figure(run)) is not None]
     if len(found) < 2:
         return ""
     found.sort(key=lambda entry: entry[0], reverse=highest)
@@ -279,6 +289,7 @@ def _verdict(
 
 def _cautions(runs: Sequence[BenchmarkRun], common: Sequence[int]) -> list[str]:
     out: list[str] = []
+    names = run_names(runs)
     kinds = {run.simulated for run in runs}
     if len(kinds) > 1:
         out.append("some runs are simulated and some measured: they do not compare")
@@ -301,9 +312,11 @@ def _cautions(runs: Sequence[BenchmarkRun], common: Sequence[int]) -> list[str]:
     for run in runs:
         bad = [str(level.concurrency) for level in run.levels if not level.valid]
         if bad:
-            out.append(f"{run.label}: concurrency {', '.join(bad)} is not valid and is left out")
+            out.append(
+                f"{names[run.id]}: concurrency {', '.join(bad)} is not valid and is left out"
+            )
         if run.state != "completed":
-            out.append(f"{run.label} is {run.state}")
+            out.append(f"{names[run.id]} is {run.state}")
     return out
 
 

@@ -15,6 +15,8 @@ from backends.serving.metrics import MetricsDelta
 from backends.serving.stats import Distribution
 
 SCHEMA_VERSION = 1
+RUN_FILE = "run.json"
+LEVELS_FILE = "levels.csv"
 MAX_CONCURRENCY = 4096
 MAX_REQUESTS = 100_000
 

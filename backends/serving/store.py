@@ -14,9 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backends.core.errors import DevopsError, InvalidInputError, NotFoundError
 from backends.core.state import now, read_json
-from backends.serving.findings import plateau
-from backends.serving.runs import SCHEMA_VERSION, BenchmarkRun, LevelResult, RunState
-from backends.serving.sweep import RUN_FILE
+from backends.serving.findings import best_level, plateau
+from backends.serving.runs import RUN_FILE, SCHEMA_VERSION, BenchmarkRun, RunState
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 SILENT_S = 120.0
@@ -118,16 +117,10 @@ class BenchmarkStore:
             except DevopsError as error:
                 said = f"{error.message} {error.words}".strip()
                 problems.append(StoreProblem(id=folder.name, problem=said[:300]))
-            except OSError as error:
-                problems.append(StoreProblem(id=folder.name, problem=str(error)))
+            except (OSError, UnicodeDecodeError) as error:
+                problems.append(StoreProblem(id=folder.name, problem=str(error)[:300]))
         runs.sort(key=lambda run: run.created_at, reverse=True)
         return StoreListing(runs=runs, problems=problems)
-
-
-def best_level(run: BenchmarkRun) -> LevelResult | None:
-    """Return the valid level with the highest throughput, or None when no level is valid."""
-    valid = [level for level in run.levels if level.valid and level.output_tokens_per_s]
-    return max(valid, key=lambda level: level.output_tokens_per_s or 0.0, default=None)
 
 
 def summary(run: BenchmarkRun) -> RunSummary:

@@ -35,6 +35,8 @@ from backends.serving.metrics import MetricsDelta, metrics_delta, parse_metrics
 from backends.serving.prompts import PromptMaker
 from backends.serving.runs import (
     DEFINITIONS,
+    LEVELS_FILE,
+    RUN_FILE,
     BenchmarkRun,
     BenchmarkSpec,
     Current,
@@ -47,8 +49,6 @@ from backends.serving.runs import (
 if TYPE_CHECKING:
     from backends.serving.loadgen import LoadEngine
 
-RUN_FILE = "run.json"
-LEVELS_FILE = "levels.csv"
 SAVE_EVERY_S = 1.0
 SCRAPE_TIMEOUT_S = 3.0
 MAX_EVENTS_SO_FAR = 200_000
