@@ -27,7 +27,13 @@ State = Literal[
 ]
 
 
-class Picture(BaseModel):
+class Part(BaseModel):
+    """Base of what answers are made of; built on first use, so that starting stays quick."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+
+class Picture(Part):
     """An image that rides along with an answer.
 
     Attributes:
@@ -44,10 +50,8 @@ class Picture(BaseModel):
         return cls(data=base64.b64encode(content).decode("ascii"))
 
 
-class Answer(BaseModel):
+class Answer(Part):
     """Base of every tool's answer."""
-
-    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     summary: str
     warnings: list[str] = Field(default_factory=list)
@@ -55,10 +59,8 @@ class Answer(BaseModel):
     images: list[Picture] = Field(default_factory=list, exclude=True)
 
 
-class Price(BaseModel):
+class Price(Part):
     """A price per hour and where it comes from. No rate, no number."""
-
-    model_config = ConfigDict(defer_build=True)
 
     usd_per_hour: float | None = None
     basis: str
@@ -66,10 +68,8 @@ class Price(BaseModel):
     as_of: str | None = None
 
 
-class Deployment(BaseModel):
+class Deployment(Part):
     """One deployment in a list."""
-
-    model_config = ConfigDict(defer_build=True)
 
     target: str
     name: str
@@ -84,7 +84,7 @@ class Deployment(BaseModel):
     note: str | None = None
 
 
-class NotAsked(BaseModel):
+class NotAsked(Part):
     """A place that could not be asked, so the list may be incomplete."""
 
     target: str
@@ -102,10 +102,8 @@ class DeploymentList(Answer):
     usd_per_hour_now: float | None = None
 
 
-class StepView(BaseModel):
+class StepView(Part):
     """One step of a plan as it will be run."""
-
-    model_config = ConfigDict(defer_build=True)
 
     title: str
     command: str
@@ -113,7 +111,7 @@ class StepView(BaseModel):
     undo: str | None = None
 
 
-class Setting(BaseModel):
+class Setting(Part):
     """A resolved setting of a plan."""
 
     name: str
@@ -151,7 +149,7 @@ class Changed(Answer):
     keeps_billing: list[str] = Field(default_factory=list)
 
 
-class Phase(BaseModel):
+class Phase(Part):
     """One phase of becoming ready: how long it took or has taken, beside what is usual."""
 
     name: str
@@ -160,7 +158,7 @@ class Phase(BaseModel):
     expected_s: float | None = None
 
 
-class Check(BaseModel):
+class Check(Part):
     """One thing looked at: what was found."""
 
     name: str
@@ -217,7 +215,7 @@ class Health(Answer):
     basis: Basis
 
 
-class Usage(BaseModel):
+class Usage(Part):
     """Tokens as the server counted them."""
 
     prompt_tokens: int | None = None
@@ -270,10 +268,8 @@ class LogsAnswer(Answer):
     cut_chars: int = 0
 
 
-class ModelEntry(BaseModel):
+class ModelEntry(Part):
     """A checkpoint somewhere."""
-
-    model_config = ConfigDict(defer_build=True)
 
     id: str
     where: str
@@ -308,7 +304,7 @@ class Started(Answer):
     benchmark_id: str | None = None
 
 
-class OperationEntry(BaseModel):
+class OperationEntry(Part):
     """One operation in a list."""
 
     operation_id: str
@@ -350,10 +346,8 @@ class OperationAnswer(Answer):
     log_tail: str | None = None
 
 
-class BenchmarkEntry(BaseModel):
+class BenchmarkEntry(Part):
     """One benchmark run in a list."""
-
-    model_config = ConfigDict(defer_build=True)
 
     benchmark_id: str
     target: str | None = None

@@ -37,7 +37,7 @@ class Step(BaseModel):
         undo: The command or tool call that removes what it created.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     title: str
     kind: str
