@@ -84,8 +84,9 @@ def _rounded(value: float) -> float | int | str:
         return str(value)
     if value == int(value) and abs(value) < 1e15:
         return int(value)
-    # Six significant digits: more than any figure here is good for, and the same in both parts.
-    return float(f"{value:.6g}")
+    # Six significant digits are more than any figure here is good for; whole parts stay whole.
+    digits = max(0, 5 - math.floor(math.log10(abs(value))))
+    return round(value, digits) if digits else round(value)
 
 
 def _scalar(value: Any) -> str:  # noqa: ANN401

@@ -155,8 +155,28 @@ def simulator_command(spec: LocalSpec, port: int) -> Command:
             "admission_cap": cap,
             "startup_speed": speed,
         },
-        expected_s={phase.name: phase.seconds.value / speed for phase in profile.startup},
+        expected_s=_expected_s(profile, speed),
     )
+
+
+# A profile's start-up phases by the names the engine's log has for them.
+_LOG_PHASES = {
+    "provision": "starting",
+    "container": "starting",
+    "import": "starting_engine",
+    "weights": "loading_weights",
+    "compile": "profiling",
+    "kv_cache": "profiling",
+    "api": "starting_api",
+}
+
+
+def _expected_s(profile: TargetProfile, speed: float) -> dict[str, float]:
+    expected: dict[str, float] = {}
+    for phase in profile.startup:
+        name = _LOG_PHASES[phase.name]
+        expected[name] = expected.get(name, 0.0) + phase.seconds.value / speed
+    return expected
 
 
 async def this_machine() -> LocalMachine:

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from backends.base import Backend
+from backends.base import Backend, Services
 from backends.core.answers import Check, Deployment, Phase, Price, State, Status
 from backends.core.errors import (
     EndpointError,
@@ -22,12 +22,15 @@ from backends.core.errors import (
 from backends.core.state import now
 from backends.knowledge.targets import find_profile
 from backends.local.engines import DEFAULT_PROFILE, HOST
+from backends.local.following import LogFollower
 from backends.local.records import Record, Records
 from backends.serving.endpoint import Endpoint, EndpointClient
-from backends.serving.startup_log import StartupProgress, read_startup_log
+from backends.serving.startup_log import StartupProgress
 
 ATTACHED = "attached"
 _HEALTH_TIMEOUT_S = 3.0
+# Phases of a log that are not part of becoming ready.
+_NOT_STARTING = frozenset({"ready", "failed", "stopped"})
 
 _T = TypeVar("_T")
 
@@ -38,6 +41,10 @@ class LocalLooking(Backend):
     target: ClassVar[str] = "local"
     title: ClassVar[str] = "this machine: simulator, vllm serve, or an attached endpoint"
     hardware: ClassVar[str] = "whatever is here; the simulator needs no GPU"
+
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self._follower = LogFollower()
 
     def _records(self) -> Records:
         return Records(self.services.state)
@@ -74,8 +81,7 @@ class LocalLooking(Backend):
         if name == ATTACHED and self.services.settings.base_url is not None:
             return await self._attached_status()
         record = self._get(name)
-        log = self._records().log(name)
-        progress = read_startup_log(log) if log.exists() else StartupProgress()
+        progress = await asyncio.to_thread(self._follower.progress, self._records().log(name))
         if not record.alive:
             return self._ended(record, progress)
         url = f"http://{HOST}:{record.port}"
@@ -256,26 +262,29 @@ class LocalLooking(Backend):
         )
 
     def _phases(self, record: Record, progress: StartupProgress, *, finished: bool) -> list[Phase]:
-        starts = list(progress.phases)
+        """The phases the log tells of, then those still to come, beside what is usual."""
+        expected = _expected(record)
+        starts = [s for s in progress.phases if s.phase.value not in _NOT_STARTING]
+        ends = [s.offset_s for s in progress.phases[1:]] + [progress.elapsed_s]
         phases: list[Phase] = []
-        for index, start in enumerate(starts):
-            last = index == len(starts) - 1
-            if start.phase.value in {"ready", "failed", "stopped"}:
-                continue
-            until = progress.elapsed_s if last else starts[index + 1].offset_s
-            seconds = (
-                until - start.offset_s if until is not None and start.offset_s is not None else None
-            )
-            running = last and not finished
-            ended = "failed" if progress.failure is not None else "running"
+        for start, end in zip(starts, ends, strict=False):
+            name = start.phase.value
+            began = start.offset_s
+            running = start is starts[-1] and not finished
+            stopped = "failed" if progress.failure is not None else "running"
             phases.append(
                 Phase(
-                    name=start.phase.value,
-                    state=ended if running else "done",
-                    seconds=seconds,
-                    expected_s=_expected(record).get(start.phase.value),
+                    name=name,
+                    state=stopped if running else "done",
+                    seconds=end - began if end is not None and began is not None else None,
+                    expected_s=expected.pop(name, None),
                 )
             )
+        if not finished and progress.failure is None:
+            phases += [
+                Phase(name=name, state="pending", expected_s=seconds)
+                for name, seconds in expected.items()
+            ]
         return phases
 
     async def _attached_status(self) -> Status:
@@ -341,7 +350,7 @@ def simulated_price(profile: str | None) -> Price:
 
 def _expected(record: Record) -> dict[str, float]:
     expected = record.spec.get("expected_s", {})
-    return expected if isinstance(expected, dict) else {}
+    return dict(expected) if isinstance(expected, dict) else {}
 
 
 def _facts(progress: StartupProgress) -> dict[str, str | int | float | bool]:
