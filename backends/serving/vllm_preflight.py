@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import json
 import os
 import re
@@ -33,7 +34,6 @@ from backends.serving.vllm_program import POINT_AT_VLLM, VllmProgram, find_progr
 
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.92  # vLLM 0.32
 _BYTES_PER_ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Only names that surely generate no text: several that do end in "Model".
 _NO_TEXT = re.compile(
     r"For(?:SequenceClassification|TokenClassification|QuestionAnswering|MaskedLM"
@@ -151,7 +151,7 @@ def preflight(
             )
     if not on_cpu:
         refusals += _check_tensor_parallel(spec, machine)
-    if spec.host not in _LOOPBACK and spec.api_key is None and not environ.get("VLLM_API_KEY"):
+    if not _is_loopback(spec.host) and spec.api_key is None and not environ.get("VLLM_API_KEY"):
         warnings.append(
             Finding(
                 "arguments",
@@ -182,37 +182,59 @@ def _check_port(host: str, port: int) -> Iterator[Finding]:
     except OSError as error:
         yield Finding("port", f"{host} is no address here: {error}.", "Set `host` to 127.0.0.1.")
         return
+    try:
+        _bind(address, reuse=False)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            yield from _explain_taken(address, host, port)
+        elif error.errno == errno.EACCES:
+            yield Finding("port", f"Port {port} needs root.", "Choose a `port` of 1024 or more.")
+        else:
+            yield Finding("port", f"{host}:{port}: {error}.", "Set `host` to 127.0.0.1.")
+
+
+_Address = tuple[Any, ...]
+
+
+def _bind(address: _Address, *, reuse: bool) -> None:
     with socket.socket(address[0], address[1]) as probe:
-        # As vLLM binds: a port whose last connections still linger is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address[4])
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                yield Finding(
-                    "port",
-                    f"Port {port} of {host} is in use{_owner_of(port)}.",
-                    "Choose another `port`, or stop what listens there.",
-                )
-            elif error.errno == errno.EACCES:
-                yield Finding(
-                    "port", f"Port {port} needs root.", "Choose a `port` of 1024 or more."
-                )
-            else:
-                yield Finding("port", f"{host}:{port}: {error}.", "Set `host` to 127.0.0.1.")
+        if reuse:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address[4])
+
+
+def _explain_taken(address: _Address, host: str, port: int) -> Iterator[Finding]:
+    action = "Choose another `port`, or stop what listens there."
+    try:
+        _bind(address, reuse=True)
+    except OSError:
+        yield Finding("port", f"Port {port} of {host} is in use{_owner_of(port)}.", action)
+        return
+    # Two things look so: connections that ended a moment ago, which vLLM's own bind ignores, and
+    # a server that has its port but does not listen yet, as vLLM until its model is loaded.
+    if not _connections(port):
+        yield Finding("port", f"Port {port} of {host} is held by a server still starting.", action)
 
 
 def _owner_of(port: int) -> str:
     import psutil
 
-    # Seeing other users' sockets and processes can be forbidden; the port is taken all the same.
-    with contextlib.suppress(psutil.Error, OSError):
-        for connection in psutil.net_connections("tcp"):
-            local = connection.laddr
-            if connection.status == psutil.CONN_LISTEN and local and local.port == port:
-                pid = connection.pid
-                return f" by {psutil.Process(pid).name()} (pid {pid})" if pid else ""
+    for status, pid in _connections(port):
+        if status == psutil.CONN_LISTEN and pid:
+            with contextlib.suppress(psutil.Error):  # it may be another user's, or gone
+                return f" by {psutil.Process(pid).name()} (pid {pid})"
     return ""
+
+
+def _connections(port: int) -> list[tuple[str, int | None]]:
+    """State and process of the TCP sockets on a local port; empty where that may not be seen."""
+    import psutil
+
+    try:
+        seen = psutil.net_connections("tcp")
+    except (psutil.Error, OSError):
+        return []
+    return [(c.status, c.pid) for c in seen if c.laddr and c.laddr.port == port]
 
 
 def _check_files(model: LocalModel, given: set[str]) -> Iterator[Finding]:
@@ -376,6 +398,13 @@ def _check_tensor_parallel(spec: VllmServeSpec, machine: LocalMachine) -> Iterat
             f"{spec.tensor_parallel_size} accelerators were asked for; this machine has {count}.",
             f"Set `tensor_parallel_size` to {count} or less.",
         )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _looks_like_a_path(model: str) -> bool:

@@ -200,6 +200,10 @@ def build_command(
         )
     builder.set_env("VLLM_NO_USAGE_STATS", "1", "vLLM sends no usage statistics")
     builder.set_env("DO_NOT_TRACK", "1", "")
+    if not builder.gave("--nnodes", "--node-rank", "--data-parallel-address"):
+        builder.set_env(
+            "VLLM_HOST_IP", "127.0.0.1", "the engine's processes talk to each other on loopback"
+        )
     if spec.api_key is not None:
         builder.env["VLLM_API_KEY"] = spec.api_key.get_secret_value()
         builder.note("VLLM_API_KEY: /v1/* asks for the key; /health and /metrics never do")
@@ -270,6 +274,10 @@ class _Builder:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
+    def gave(self, *flags: str) -> bool:
+        """Whether the operator gave one of these flags."""
+        return not self._given.isdisjoint(flags)
+
     def set_env(self, name: str, value: str, why: str) -> None:
         """Set a variable unless the operator's environment has it."""
         if self.environ.get(name):
@@ -282,7 +290,7 @@ class _Builder:
 
     def add_arg(self, flag: str, *values: str, why: str, unless: tuple[str, ...] = ()) -> None:
         """Add a flag unless the operator gave it, or one of `unless`."""
-        if not self._given.isdisjoint({flag, flag.replace("--", "--no-", 1), *unless}):
+        if self.gave(flag, flag.replace("--", "--no-", 1), *unless):
             return
         self.args += [flag, *values]
         self.note(f"{' '.join((flag, *values))}: {why}")

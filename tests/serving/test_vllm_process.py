@@ -105,6 +105,7 @@ def test_a_tiny_model_on_a_cpu_gets_exactly_the_measured_command(cpu_vllm: str, 
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
+        "VLLM_HOST_IP": "127.0.0.1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "OMP_NUM_THREADS": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -288,6 +289,33 @@ def test_a_taken_port_is_refused_with_who_has_it(cpu_vllm: str, model: str, list
     assert "pid" in finding.problem
 
 
+def test_a_port_that_a_server_holds_while_it_loads_is_refused(
+    cpu_vllm: str, model: str, port: int
+) -> None:
+    with socket.socket() as loading:
+        loading.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        loading.bind(("127.0.0.1", port))  # as vLLM does, long before it listens
+        spec = VllmServeSpec(model=model, executable=cpu_vllm, port=port)
+        (finding,) = refused(spec).refusals
+    assert "still starting" in finding.problem
+    assert preflight(spec, TWO_CORES, {}).ok
+
+
+def test_connections_that_just_ended_do_not_take_the_port(cpu_vllm: str, model: str) -> None:
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = server.accept()
+            accepted.close()  # the server's side ends first, and lingers
+            assert client.recv(1) == b""
+    with socket.socket() as strict, pytest.raises(OSError, match="in use"):
+        strict.bind(("127.0.0.1", port))
+    assert preflight(VllmServeSpec(model=model, executable=cpu_vllm, port=port), TWO_CORES, {}).ok
+
+
 def test_a_gpu_build_without_a_gpu_is_refused(gpu_vllm: str, model: str, port: int) -> None:
     spec = VllmServeSpec(model=model, executable=gpu_vllm, port=port)
     (finding,) = refused(spec).refusals
@@ -442,7 +470,11 @@ def test_a_model_in_the_hub_cache_is_checked_like_a_folder(
     assert "no weights" in refused(spec, L4).refusals[0].problem
 
 
-def test_an_open_server_without_a_key_is_a_warning(cpu_vllm: str, model: str, port: int) -> None:
+def test_an_open_server_without_a_key_is_a_warning(
+    cpu_vllm: str, model: str, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tests may bind to loopback only, and this is not about the port.
+    monkeypatch.setattr("backends.serving.vllm_preflight._check_port", lambda *_: ())
     spec = VllmServeSpec(model=model, executable=cpu_vllm, port=port, host="0.0.0.0")  # noqa: S104
     result = preflight(spec, TWO_CORES, {})
     assert result.ok
