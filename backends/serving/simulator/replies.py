@@ -102,7 +102,8 @@ def plan_reply(wish: Wish, prompt: Sequence[str | int], salt: object) -> Reply:
     if wish.ignore_eos or len(script) < wish.min_tokens:
         wanted = wish.max_tokens if wish.ignore_eos else min(wish.min_tokens, wish.max_tokens)
         prose = write(seed + 1)
-        script += [Delta(Kind.CONTENT, piece) for piece in islice(prose, wanted - len(script))]
+        missing = max(0, wanted - len(script))
+        script += [Delta(Kind.CONTENT, piece) for piece in islice(prose, missing)]
     if len(script) > wish.max_tokens or (wish.ignore_eos and not wish.stop):
         reply = Reply(script[: wish.max_tokens], "length", None, "length")
     else:
