@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +15,7 @@ from pydantic import Field
 
 from backends.base import DeploySpec
 from backends.clouds.process import run
-from backends.core.errors import CloudError, InvalidInputError, NotFoundError
+from backends.core.errors import CloudError, ConflictError, InvalidInputError, NotFoundError
 from backends.knowledge.checkpoints import CHECKPOINTS, find_checkpoint
 from backends.knowledge.targets import PROFILES, TargetProfile, find_profile
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from backends.serving.local_machine import LocalMachine
 
 HOST = "127.0.0.1"
+PORTS = range(8000, 10000)
 DEFAULT_PROFILE = "cloudrun-l4"
 # A reference start takes minutes; by default a rehearsal of it takes about ten seconds.
 DEFAULT_STARTUP_SPEED = 25.0
@@ -83,11 +86,22 @@ class Command:
     expected_s: dict[str, float] = field(default_factory=dict)
 
 
-def free_port() -> int:
-    """A port on 127.0.0.1 that is free now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+def free_port(taken: Collection[int] = ()) -> int:
+    """A port on 127.0.0.1 that is free now and stays ours while a deployment is stopped.
+
+    Chosen below the range from which the kernel gives ports to outgoing connections (32768 and up
+    on Linux): one of those may be in somebody's use when the engine is started again.
+
+    Args:
+        taken: Ports that belong to other deployments.
+
+    Raises:
+        ConflictError: None is free.
+    """
+    for port in random.sample(PORTS, len(PORTS)):
+        if port not in taken and port_is_free(port):
+            return port
+    raise ConflictError(f"No port from {PORTS.start} to {PORTS.stop - 1} is free on {HOST}.")
 
 
 def port_is_free(port: int) -> bool:
