@@ -264,6 +264,7 @@ class LogsAnswer(Answer):
     source: str
     sources: list[str]
     lines: int
+    probe_lines_left_out: int | None = None
     text: str
     cut_chars: int = 0
 

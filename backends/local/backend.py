@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import ClassVar
 
 from backends.base import CanDeploy, CanDestroy, CanStart, CanStop, DeploySpec, HasLogs, HasModels
@@ -34,6 +36,10 @@ from backends.serving.startup_log import tail_lines
 
 # How long an engine may take to finish its requests when it is asked to stop.
 _STOP_PATIENCE_S = 12.0
+# Asking for status and metrics leaves access-log lines that would crowd out everything else.
+_PROBE = re.compile(r'"GET /(health|version|v1/models|metrics|ping|load) HTTP/1\.[01]" 200')
+_LOG_LINES_READ = 20_000
+_LOG_CHARS_READ = 2_000_000
 
 
 class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLogs, HasModels):
@@ -244,7 +250,10 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
         if chosen not in paths:
             raise InvalidInputError("source", "is unknown.", allowed=", ".join(paths))
         path = paths[chosen]
-        newest = await asyncio.to_thread(tail_lines, path, lines) if path.exists() else []
+        read = await asyncio.to_thread(_newest, path) if path.exists() else []
+        kept = [line for line in read if not _PROBE.search(line)]
+        newest = kept[-lines:]
+        probes = len(read) - len(kept)
         text, cut = clip("\n".join(newest))
         what = f"The last {len(newest)} lines" if newest else "No lines yet"
         answer = LogsAnswer(
@@ -254,6 +263,7 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
             source=chosen,
             sources=[key for key, file in paths.items() if file.exists()],
             lines=len(newest),
+            probe_lines_left_out=probes,
             text=text,
             cut_chars=cut,
         )
@@ -324,6 +334,10 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
             source=imitated.source,
             as_of=imitated.as_of,
         )
+
+
+def _newest(path: Path) -> list[str]:
+    return tail_lines(path, _LOG_LINES_READ, _LOG_CHARS_READ)
 
 
 def _settings(spec: LocalSpec, command: Command) -> list[Setting]:
