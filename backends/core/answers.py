@@ -131,6 +131,7 @@ class PlanAnswer(Answer):
     price: Price | None = None
     settings: list[Setting] = Field(default_factory=list)
     steps: list[StepView]
+    notes: list[str] = Field(default_factory=list)
     depends_on: dict[str, str] = Field(default_factory=dict)
     keeps_billing: list[str] = Field(default_factory=list)
     document: str | None = None

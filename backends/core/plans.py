@@ -71,6 +71,7 @@ class Plan(BaseModel):
         settings: The resolved settings, for the reader.
         keeps_billing: What goes on costing money afterwards.
         warnings: What the reader should know first.
+        notes: Choices that were made for the reader, each with its reason.
     """
 
     verb: Verb
@@ -84,6 +85,7 @@ class Plan(BaseModel):
     settings: list[Setting] = Field(default_factory=list)
     keeps_billing: list[str] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
 
     def hash(self) -> str:
         """Hash of the steps and of the state they depend on."""
@@ -132,6 +134,7 @@ class StoredPlan(BaseModel):
             depends_on=plan.live,
             keeps_billing=plan.keeps_billing,
             warnings=plan.warnings,
+            notes=plan.notes,
             document=document,
             next_steps=[
                 f"To run exactly this: {plan.verb}(target={plan.target!r}, name={plan.name!r}, "

@@ -124,7 +124,8 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
             live={f"name {self._at(name)}": "free", f"port {port}": "free"},
             price=self._plan_price(engine, spec),
             settings=_settings(spec, command),
-            warnings=list(command.notes),
+            warnings=list(command.warnings),
+            notes=list(command.notes),
         )
 
     async def plan_destroy(self, name: str) -> Plan:

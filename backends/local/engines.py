@@ -74,6 +74,7 @@ class Command:
         env: Variables set for it.
         served_name: The name the model is served under.
         notes: Choices made for this machine, each with its reason.
+        warnings: What the reader should know first.
         resolved: Values of settings that were not said.
         expected_s: Usual seconds of each start-up phase, where known.
     """
@@ -82,6 +83,7 @@ class Command:
     served_name: str
     env: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     resolved: dict[str, object] = field(default_factory=dict)
     expected_s: dict[str, float] = field(default_factory=dict)
 
@@ -151,16 +153,16 @@ def simulator_command(spec: LocalSpec, port: int) -> Command:
     ]
     if spec.fail is not None:
         argv.append(f"--fail={spec.fail}")
-    notes: list[str] = []
+    warnings: list[str] = []
     if 0 < cap < seqs:
-        notes.append(
+        warnings.append(
             f"The platform admits {cap} requests at once, fewer than the {seqs} sequences the "
             "engine batches: throughput will stop rising there."
         )
     return Command(
         argv=tuple(argv),
         served_name=served,
-        notes=tuple(notes),
+        warnings=tuple(warnings),
         resolved={
             "profile": profile.name,
             "model": checkpoint,
@@ -245,7 +247,8 @@ async def vllm_command(spec: LocalSpec, port: int, program: str | None) -> Comma
         argv=command.argv,
         served_name=str(given["served_model_name"]),
         env=dict(command.env),
-        notes=(*warnings, *command.notes),
+        notes=command.notes,
+        warnings=tuple(warnings),
         resolved={"vllm": command.program.version or str(command.program.path)},
     )
 

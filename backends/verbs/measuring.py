@@ -349,8 +349,9 @@ _LEVEL_FIELDS = (
 
 
 def _level(level: dict[str, Any]) -> dict[str, Any]:
-    shown = {key: level[key] for key in _LEVEL_FIELDS if level.get(key) not in (None, [], False)}
-    shown["valid"] = level["valid"]
+    shown = {key: level[key] for key in _LEVEL_FIELDS if level.get(key) not in (None, [])}
+    if not level["partial"]:
+        shown.pop("partial")
     if "error_samples" in shown:
         shown["error_samples"] = [
             f"{sample['count']}x {sample['kind']}: {sample['message']}"
