@@ -1,0 +1,1 @@
+"""Tests of what is the same wherever vLLM runs."""
