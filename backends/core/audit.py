@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from backends.core.masking import mask
 from backends.core.state import StateDir, stamp
 
 # One line is one write, so lines of several servers never mix; longer values are cut.
@@ -40,7 +41,8 @@ class AuditLog:
             call_id: Ties the lines of one call together.
             tool: The tool's name.
             client: The calling client.
-            arguments: The call's arguments; tools take no secrets, so none are here.
+            arguments: The call's arguments. Tools take no secrets; one pasted all the same is
+                masked here.
             outcome: What came of it, in words.
             more: Further facts, e.g. plan_hash and steps.
         """
@@ -50,13 +52,13 @@ class AuditLog:
             "call_id": call_id,
             "client": client,
             "tool": tool,
-            "target": arguments.get("target"),
-            "name": arguments.get("name"),
+            "target": _shown(arguments.get("target")),
+            "name": _shown(arguments.get("name")),
             "arguments": {
-                key: _cut(value) for key, value in arguments.items() if value is not None
+                key: _shown(value) for key, value in arguments.items() if value is not None
             },
-            "outcome": _cut(outcome),
-            **{key: _cut(value) for key, value in more.items()},
+            "outcome": _shown(outcome),
+            **{key: _shown(value) for key, value in more.items()},
         }
         data = json.dumps(line, ensure_ascii=False, default=str).encode() + b"\n"
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -80,9 +82,13 @@ class AuditLog:
         return data.decode("utf-8", "replace")
 
 
-def _cut(value: object) -> object:
-    if isinstance(value, str) and len(value) > _VALUE_CHARS:
-        return value[:_VALUE_CHARS] + f"… ({len(value)} characters)"
+def _shown(value: object) -> object:
+    if isinstance(value, str):
+        text = mask(value)
+        short = len(text) <= _VALUE_CHARS
+        return text if short else text[:_VALUE_CHARS] + f"… ({len(value)} characters)"
     if isinstance(value, dict):
-        return {key: _cut(item) for key, item in value.items()}
+        return {mask(str(key)): _shown(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value]
     return value
