@@ -152,7 +152,7 @@ def simulator_command(spec: LocalSpec, port: int) -> Command:
         f"--startup-speed={speed:g}",
     ]
     if spec.fail is not None:
-        argv.append(f"--fail={spec.fail}")
+        argv.append(f"--fail={_failure(spec.fail)}")
     warnings: list[str] = []
     if 0 < cap < seqs:
         warnings.append(
@@ -273,6 +273,20 @@ def _profile(name: str) -> TargetProfile:
         raise InvalidInputError(
             "options.profile", "is not a known profile.", allowed=", ".join(PROFILES)
         ) from error
+
+
+def _failure(wanted: str) -> str:
+    from backends.serving.simulator.config import CRASH_AFTER, FAILURES, Failure
+
+    try:
+        Failure.parse(wanted)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            "options.fail",
+            "is not a failure the simulator can play.",
+            allowed=f"{', '.join(FAILURES)}, {CRASH_AFTER}:N",
+        ) from error
+    return wanted
 
 
 def _checkpoint(model: str) -> str:
