@@ -251,7 +251,7 @@ class MetricsAnswer(Answer):
     basis: Basis
     interval_s: float | None = None
     now: dict[str, Any]
-    rates: dict[str, float | None] = Field(default_factory=dict)
+    rates: dict[str, Any] = Field(default_factory=dict)
     latency_ms: list[dict[str, Any]] = Field(default_factory=list)
     missing: list[str] = Field(default_factory=list)
     raw: str | None = None
