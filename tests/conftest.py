@@ -1,0 +1,70 @@
+"""What every test stands on: no network but the loopback, and no trace of who runs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_GUARD = Path(__file__).resolve().parent / "support" / "guard" / "sitecustomize.py"
+_REPORT_VARIABLE = "TESTS_NETWORK_REPORT"
+
+# What a process needs to run at all; all else (credentials, proxies, our own settings) is removed.
+_KEPT = frozenset({"PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "TERM", "VIRTUAL_ENV"})
+_KEPT_PREFIXES = ("PYTEST", "PYTHON", "COVERAGE", "TESTS_")
+
+
+def pytest_configure() -> None:
+    """Clear the environment and guard this process and every Python process it starts."""
+    for name in list(os.environ):
+        if name not in _KEPT and not name.startswith(_KEPT_PREFIXES):
+            del os.environ[name]
+    # A developer's own .env must not decide how tests end.
+    os.environ["VLLM_DEVOPS_ENV_FILE"] = os.devnull
+    paths = [str(_GUARD.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    spec = importlib.util.spec_from_file_location("network_guard", _GUARD)
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The event loop that the product runs on."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail the session if a process that a test started tried to reach another machine."""
+    folder = tmp_path_factory.mktemp("session")
+    report = folder / "network-refused"
+    os.environ[_REPORT_VARIABLE] = str(report)
+    # Module fixtures run before any test's own HOME is set.
+    os.environ["HOME"] = str(folder / "home")
+    (folder / "home").mkdir()
+    yield
+    assert not report.exists(), report.read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def private_home(
+    nothing_left_this_machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A HOME and a state directory of the test's own."""
+    del nothing_left_this_machine
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return home
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    """Where a server of this test, started with default settings, keeps its files."""
+    return tmp_path / "state" / "vllm-devops"
