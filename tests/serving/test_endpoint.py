@@ -104,18 +104,22 @@ async def test_ttft_itl_and_e2e_are_those_of_the_server(tmp_path: Path) -> None:
 
 async def test_without_usage_tokens_are_counted_as_events_and_called_a_lower_bound() -> None:
     events = [ROLE, content("a"), content("b", finish="stop"), "[DONE]"]
-    async with scripted(routes(stream(events))) as server:
-        async with EndpointClient(Endpoint(server.base_url)) as client:
-            result = await client.chat("Hi")
+    async with (
+        scripted(routes(stream(events))) as server,
+        EndpointClient(Endpoint(server.base_url)) as client,
+    ):
+        result = await client.chat("Hi")
     assert result.usage.completion_tokens is None
     assert result.token_count_source == "content events (a lower bound)"
 
 
 async def test_an_answer_that_comes_whole_has_no_ttft() -> None:
     body = recorded("gemma4-0.32.0/chat.body")
-    async with scripted(routes(whole(200, body))) as server:
-        async with EndpointClient(Endpoint(server.base_url)) as client:
-            result = await client.chat("Hi", model="tiny-gemma4")
+    async with (
+        scripted(routes(whole(200, body))) as server,
+        EndpointClient(Endpoint(server.base_url)) as client,
+    ):
+        result = await client.chat("Hi", model="tiny-gemma4")
     assert not result.streamed
     assert result.ttft_ms is None
     assert result.usage.completion_tokens == 24
@@ -131,9 +135,11 @@ async def test_reasoning_and_tool_calls_come_apart_from_the_text() -> None:
         usage(5, 9),
         "[DONE]",
     ]
-    async with scripted(routes(stream(events))) as server:
-        async with EndpointClient(Endpoint(server.base_url)) as client:
-            result = await client.chat("Hi", tools=[{"type": "function"}], tool_choice="auto")
+    async with (
+        scripted(routes(stream(events))) as server,
+        EndpointClient(Endpoint(server.base_url)) as client,
+    ):
+        result = await client.chat("Hi", tools=[{"type": "function"}], tool_choice="auto")
     assert (result.text, result.reasoning) == ("", "think")
     assert [(call.name, call.arguments) for call in result.tool_calls] == [("f", "{}")]
 
@@ -145,9 +151,11 @@ async def test_a_character_split_over_two_chunks_arrives_whole() -> None:
     ).encode()
     pieces = [body[at : at + 1] for at in range(len(body))]
     reply = Reply([b"".join(chunked(pieces))])
-    async with scripted(routes(reply)) as server:
-        async with EndpointClient(Endpoint(server.base_url)) as client:
-            assert (await client.chat("Hi")).text == "Größe 🚀"
+    async with (
+        scripted(routes(reply)) as server,
+        EndpointClient(Endpoint(server.base_url)) as client,
+    ):
+        assert (await client.chat("Hi")).text == "Größe 🚀"
 
 
 async def test_a_wrong_model_is_answered_with_the_models_that_are_served() -> None:
@@ -290,26 +298,32 @@ async def test_the_plain_questions_are_answered_from_what_vllm_says() -> None:
 
 @pytest.mark.parametrize("body", [b"hello", b"{}", b'{"data":[{"name":"x"}]}', b"[]"])
 async def test_a_list_of_models_that_is_none_is_refused(body: bytes) -> None:
-    async with scripted({"/v1/models": whole(200, body)}) as server:
-        async with EndpointClient(Endpoint(server.base_url)) as client:
-            with pytest.raises(EndpointError) as caught:
-                await client.models()
+    async with (
+        scripted({"/v1/models": whole(200, body)}) as server,
+        EndpointClient(Endpoint(server.base_url)) as client,
+    ):
+        with pytest.raises(EndpointError) as caught:
+            await client.models()
     assert "base URL" in caught.value.next_action
 
 
 async def test_a_loading_server_is_not_ready() -> None:
-    async with scripted({"/health": whole(503, b"")}) as server:
-        async with EndpointClient(Endpoint(server.base_url)) as client:
-            with pytest.raises(EndpointNotReadyError) as caught:
-                await client.health()
+    async with (
+        scripted({"/health": whole(503, b"")}) as server,
+        EndpointClient(Endpoint(server.base_url)) as client,
+    ):
+        with pytest.raises(EndpointNotReadyError) as caught:
+            await client.health()
     assert "wait_until_ready" in caught.value.next_action
 
 
 async def test_an_endpoint_without_models_is_not_ready() -> None:
-    async with scripted({"/v1/models": whole(200, b'{"data":[]}')}) as server:
-        async with EndpointClient(Endpoint(server.base_url)) as client:
-            with pytest.raises(EndpointNotReadyError, match="lists no model"):
-                await client.model_name()
+    async with (
+        scripted({"/v1/models": whole(200, b'{"data":[]}')}) as server,
+        EndpointClient(Endpoint(server.base_url)) as client,
+    ):
+        with pytest.raises(EndpointNotReadyError, match="lists no model"):
+            await client.model_name()
 
 
 async def test_the_headers_are_asked_for_at_every_request() -> None:
@@ -318,10 +332,12 @@ async def test_the_headers_are_asked_for_at_every_request() -> None:
     async def headers() -> dict[str, str]:
         return {"authorization": f"Bearer {next(tokens)}"}
 
-    async with scripted({"/health": whole(200, b"")}) as server:
-        async with EndpointClient(Endpoint(server.base_url, headers=headers)) as client:
-            await client.health()
-            await client.health()
+    async with (
+        scripted({"/health": whole(200, b"")}) as server,
+        EndpointClient(Endpoint(server.base_url, headers=headers)) as client,
+    ):
+        await client.health()
+        await client.health()
     seen = [request.headers["authorization"] for request in server.requests]
     assert seen == ["Bearer one", "Bearer two"]
 
@@ -404,9 +420,11 @@ async def test_https_is_verified_against_the_given_authority(tmp_path: Path) -> 
 
 
 async def test_setting_up_the_connection_is_no_part_of_ttft() -> None:
-    async with scripted(routes(stream(GOOD))) as server:
-        async with EndpointClient(Endpoint(server.base_url, model="m")) as client:
-            first = await client.chat("Hi")
-            second = await client.chat("Hi")
+    async with (
+        scripted(routes(stream(GOOD))) as server,
+        EndpointClient(Endpoint(server.base_url, model="m")) as client,
+    ):
+        first = await client.chat("Hi")
+        second = await client.chat("Hi")
     assert first.connect_ms is not None
     assert second.connect_ms is None, "the connection is kept"
