@@ -1,0 +1,201 @@
+"""Writes what is generated in README.md, docs/TOOLS.md and .env.example, by asking the server.
+
+`make docs` writes; `python -m backends.rehearsal.reference --check` only compares, for the tests.
+What clients see and what is written can so not drift apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mcp.client import Client
+from mcp.types import Tool
+
+from backends.core.names import TARGETS
+from backends.core.settings import PROJECT_DIR, Settings, env_example, variable_of
+from backends.rehearsal.launch import server_parameters
+
+_PART = "<!-- generated: {name} (make docs) -->\n{text}\n<!-- end of {name} -->"
+_KINDS = {
+    "read": "changes nothing",
+    "write": "changes, never deletes",
+    "destructive": "ends things",
+}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the server says of itself: its tools, and the targets with what they can do."""
+
+    tools: list[Tool]
+    targets: list[dict[str, str]]
+
+
+async def ask_server() -> Answers:
+    """Start the server with default settings and ask it."""
+    async with Client(server_parameters({})) as client:
+        tools = (await client.list_tools()).tools
+        answer = await client.call_tool("get_help", {"topic": "targets"})
+    return Answers(tools, (answer.structured_content or {})["targets"])
+
+
+def kind_of(tool: Tool) -> str:
+    """read, write or destructive."""
+    hints = tool.annotations
+    if hints is not None and hints.read_only_hint:
+        return "read"
+    return "destructive" if hints is None or hints.destructive_hint else "write"
+
+
+def tool_table(tools: Iterable[Tool]) -> str:
+    """Tools with their kind and the first paragraph of their description."""
+    rows = [[kind_of(tool), f"`{tool.name}`", _first_paragraph(tool)] for tool in tools]
+    return _table(["kind", "tool", "what it does"], rows)
+
+
+def target_table(answers: Answers) -> str:
+    """Which tool works on which target. Tools that need no target work on all."""
+    able = {row["target"]: set(row["can"].split(", ")) for row in answers.targets}
+    abilities = set().union(*able.values())
+    rows = [
+        [f"`{tool.name}`", *("yes" if tool.name in able[target] else "no" for target in able)]
+        for tool in answers.tools
+        if tool.name in abilities
+    ]
+    return _table(["tool", *(f"`{target}`" for target in able)], rows)
+
+
+def settings_table() -> str:
+    """Every setting with its default and meaning."""
+    rows = [
+        [f"`{variable_of(field)}`", _default(field), str(info.description)]
+        for field, info in Settings.model_fields.items()
+    ]
+    return _table(["variable", "default", "meaning"], rows)
+
+
+def tools_page(answers: Answers) -> str:
+    """docs/TOOLS.md: every tool with its arguments, as clients get them."""
+    parts = [
+        "# Tools\n\nGenerated from the server (`make docs`). Three kinds: "
+        + ", ".join(f"**{kind}** {meaning}" for kind, meaning in _KINDS.items())
+        + ". Arguments without a default are needed; unknown ones are refused.",
+        *(_tool_section(tool) for tool in answers.tools),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _tool_section(tool: Tool) -> str:
+    schema: dict[str, Any] = tool.input_schema
+    needed = set(schema.get("required", []))
+    rows = [
+        [
+            f"`{name}`",
+            _type_words(info),
+            "needed" if name in needed else _code(info["default"]) if "default" in info else "",
+            str(info.get("description", "")),
+        ]
+        for name, info in schema.get("properties", {}).items()
+    ]
+    arguments = (
+        _table(["argument", "type", "default", "meaning"], rows) if rows else "No arguments."
+    )
+    title = f"## {tool.name}\n\n*{kind_of(tool)}*"
+    return f"{title}. {tool.description}\n\n{arguments}"
+
+
+def _type_words(info: dict[str, Any]) -> str:
+    if "enum" in info:
+        return ", ".join(_code(value) for value in info["enum"])
+    words = str(info.get("type", "any"))
+    if words == "array":
+        words = f"list of {info.get('items', {}).get('type', 'any')}"
+    low, high = info.get("minimum"), info.get("maximum")
+    if low is not None and high is not None:
+        return f"{words}, {low} to {high}"
+    return f"{words}, at least {low}" if low is not None else words
+
+
+def _default(field: str) -> str:
+    info = Settings.model_fields[field]
+    if field == "targets":
+        return _code(",".join(TARGETS))
+    if info.default is None or info.default_factory is not None:
+        return ""
+    return _code(getattr(info.default, "value", info.default))
+
+
+def _first_paragraph(tool: Tool) -> str:
+    return " ".join((tool.description or "").split("\n\n")[0].split())
+
+
+def _code(value: object) -> str:
+    return f"`{value}`"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def with_parts(page: str, parts: dict[str, str]) -> str:
+    """The page with each generated part put between its markers.
+
+    Args:
+        page: Markdown with `<!-- generated: NAME (make docs) -->` and `<!-- end of NAME -->`.
+        parts: Name of a part, to its text.
+
+    Raises:
+        ValueError: The page lacks the markers of a part.
+    """
+    for name, text in parts.items():
+        pattern = re.escape(_PART.format(name=name, text="@")).replace("@", ".*?")
+        if re.search(pattern, page, re.DOTALL) is None:
+            raise ValueError(f"there are no markers for the generated part {name!r}")
+        whole = _PART.format(name=name, text=text)
+        page = re.sub(pattern, lambda _, whole=whole: whole, page, count=1, flags=re.DOTALL)
+    return page
+
+
+def generated(answers: Answers) -> dict[str, str]:
+    """File name, to what it should hold."""
+    readme = (PROJECT_DIR / "README.md").read_text(encoding="utf-8")
+    parts = {
+        "tools": tool_table(answers.tools),
+        "targets": target_table(answers),
+        "settings": settings_table(),
+    }
+    return {
+        "README.md": with_parts(readme, parts),
+        "docs/TOOLS.md": tools_page(answers),
+        ".env.example": env_example(),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the generated files, or compare them; returns 1 if one differs."""
+    parser = argparse.ArgumentParser(prog="python -m backends.rehearsal.reference")
+    parser.add_argument("--check", action="store_true", help="compare only")
+    options = parser.parse_args(arguments)
+    stale = 0
+    for name, text in generated(asyncio.run(ask_server())).items():
+        path = PROJECT_DIR / name
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale += 1
+        if options.check:
+            print(f"{name} is not what the server says; run make docs")
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {name}")
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
