@@ -60,6 +60,8 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_file_encoding="utf-8",
+        # `.mcp.json` expands an unset ${VAR:-} to an empty string; `.env` must then still count.
+        env_ignore_empty=True,
         extra="ignore",
         frozen=True,
         populate_by_name=True,
@@ -159,7 +161,6 @@ class Settings(BaseSettings):
     @field_validator("vllm_bin", "api_key", "max_usd_per_hour", mode="before")
     @classmethod
     def _blank_is_unset(cls, value: object) -> object:
-        # `.mcp.json` expands an unset ${VAR:-} to an empty string.
         return None if isinstance(value, str) and not value.strip() else value
 
     @field_validator("mode", "confirm", "local_engine", "log_level", mode="before")
