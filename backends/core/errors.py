@@ -152,6 +152,7 @@ class StepFailedError(DevopsError):
     """A step of a plan failed. What earlier steps made is named, with the undo of each.
 
     Args:
+        done: What the earlier steps did, in words.
         made: What exists now because of earlier steps.
         undo: The command or tool call that removes each of them, in the same order.
         code: The code of the failure itself.
@@ -163,6 +164,7 @@ class StepFailedError(DevopsError):
         self,
         message: str,
         *,
+        done: Sequence[str] = (),
         made: Sequence[str] = (),
         undo: Sequence[str] = (),
         words: str = "",
@@ -173,6 +175,8 @@ class StepFailedError(DevopsError):
         details: dict[str, str] = {}
         if code:
             details["failure"] = code
+        if done:
+            details["done_before_the_failure"] = "; ".join(done)
         if made:
             details["made_before_the_failure"] = "; ".join(made)
         if undo:

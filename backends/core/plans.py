@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,6 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from backends.core.answers import PlanAnswer, Price, Setting, StepView
 from backends.core.errors import DevopsError, PlanError, StepFailedError
 from backends.core.state import StateDir, new_id, now, read_json, stamp, write_json
+
+_log = logging.getLogger("vllm_devops")
 
 Verb = Literal["deploy", "destroy", "stop_serving"]
 
@@ -270,7 +273,7 @@ async def run_steps(
     """Run the steps of `plan` in order; returns what each did, in words.
 
     Raises:
-        StepFailedError: A step failed: says what the earlier ones made, and how to remove it.
+        StepFailedError: A step failed: says what the earlier ones did and made, and how to undo it.
     """
     done: list[str] = []
     made: list[str] = []
@@ -280,22 +283,30 @@ async def run_steps(
             await on_step(index, step)
         try:
             done.append(await run(step))
-        except DevopsError as error:
+        except Exception as error:
+            # Whatever it is: what the steps before it did must not go unmentioned.
+            known = error if isinstance(error, DevopsError) else _unforeseen(error)
             left = getattr(error, "made", [])
             raise StepFailedError(
-                f"Step {index + 1} of {len(plan.steps)} ({step.title}) failed: {error.message}",
+                f"Step {index + 1} of {len(plan.steps)} ({step.title}) failed: {known.message}",
+                done=done,
                 made=[*made, *left],
                 undo=[*undo, *getattr(error, "undo", [])],
-                words=error.words,
-                cause=error.cause,
-                next_action=error.next_action
+                words=known.words,
+                cause=known.cause,
+                next_action=known.next_action
                 or f"Call get_status(target={plan.target!r}, name={plan.name!r}).",
-                code=error.code,
+                code=known.code,
             ) from error
         made += step.creates
         if step.undo:
             undo.append(step.undo)
     return done
+
+
+def _unforeseen(error: Exception) -> DevopsError:
+    _log.error("a step failed in an unforeseen way", exc_info=error)
+    return DevopsError(type(error).__name__, words=str(error))
 
 
 def describe(settings: Mapping[str, object], meanings: Mapping[str, str]) -> list[Setting]:

@@ -12,6 +12,7 @@ from backends.core.answers import Changed, Check, LogsAnswer, ModelEntry, Price,
 from backends.core.errors import (
     ConflictError,
     DevopsError,
+    EngineError,
     InvalidInputError,
     NotManagedError,
     NotSupportedError,
@@ -185,7 +186,12 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
         records = self._records()
         if step.kind == "start":
             record = Record.model_validate(step.data).model_copy(update={"created_at": stamp()})
-            record = await asyncio.to_thread(records.start, record, self._secrets())
+            try:
+                record = await asyncio.to_thread(records.start, record, self._secrets())
+            except EngineError:
+                # Nothing runs, so nothing is left: the name is free for another try.
+                await asyncio.to_thread(records.remove, record.name)
+                raise
             return (
                 f"started {record.engine} of {record.model}, pid {record.pid}, port {record.port}"
             )
