@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import end_all_under
+
 _GUARD = Path(__file__).resolve().parent / "support" / "guard" / "sitecustomize.py"
 _REPORT_VARIABLE = "TESTS_NETWORK_REPORT"
 
@@ -54,14 +56,15 @@ def nothing_left_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(autouse=True)
 def private_home(
     nothing_left_this_machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """A HOME and a state directory of the test's own."""
+) -> Iterator[Path]:
+    """A HOME and a state directory of the test's own; engines and workers in it are ended."""
     del nothing_left_this_machine
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return home
+    yield home
+    end_all_under(tmp_path)
 
 
 @pytest.fixture

@@ -49,6 +49,7 @@ class Probe:
         era: The protocol era to speak.
         env: Variables added to this process's own.
         answering: Answers the server's questions; without it the client cannot be asked.
+        capabilities: What the client says it can do; by default what `answering` makes it.
         argv: The server's command.
         handshake: Whether to introduce ourselves at once.
     """
@@ -59,11 +60,14 @@ class Probe:
         era: Era = "modern",
         env: Mapping[str, str] | None = None,
         answering: Answering | None = None,
+        capabilities: dict[str, Any] | None = None,
         argv: Sequence[str] = SERVER,
         handshake: bool = True,
     ) -> None:
         self.era = era
         self.answering = answering
+        asked = {"elicitation": {"form": {}}} if answering is not None else {}
+        self.capabilities: dict[str, Any] = asked if capabilities is None else capabilities
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             list(argv),
@@ -108,7 +112,7 @@ class Probe:
             "initialize",
             {
                 "protocolVersion": VERSIONS["legacy"],
-                "capabilities": self._capabilities(),
+                "capabilities": self.capabilities,
                 "clientInfo": CLIENT_INFO,
             },
         )
@@ -152,7 +156,7 @@ class Probe:
             params["_meta"] = params.get("_meta", {}) | {
                 "io.modelcontextprotocol/protocolVersion": VERSIONS["modern"],
                 "io.modelcontextprotocol/clientInfo": CLIENT_INFO,
-                "io.modelcontextprotocol/clientCapabilities": self._capabilities(),
+                "io.modelcontextprotocol/clientCapabilities": self.capabilities,
             }
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
         if params:
@@ -247,9 +251,6 @@ class Probe:
                 stream.close()
 
     # ------------------------------------------------------------------------------- inside
-
-    def _capabilities(self) -> dict[str, Any]:
-        return {"elicitation": {"form": {}}} if self.answering is not None else {}
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         self.questions.append(question)

@@ -1,0 +1,147 @@
+"""How failures reach the client: whole, in words it can act on, and never as a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from backends.core import tools
+from backends.core.errors import CapacityError, StepFailedError
+from backends.local import LocalBackend
+from tests.support.clients import connected, make_app
+from tests.support.probe import ERAS, Era
+from tests.support.reply import missing_in_text
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_error_reaches_the_client_whole_in_text_and_structure(
+    state_dir: Path, era: Era, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(self: LocalBackend) -> NoReturn:
+        raise CapacityError(
+            "No L4 is free in us-east4.",
+            words="ZONE_RESOURCE_POOL_EXHAUSTED:\nThe zone does not have enough resources.",
+            cause="Hardware is short there.",
+            next_action="find_capacity(target='gce-t4')",
+            retry_after_s=30,
+            details={"zone": "us-east4-a"},
+        )
+
+    monkeypatch.setattr(LocalBackend, "deployments", refuse)
+    async with connected(make_app(state_dir), era) as caller:
+        reply = await caller.tool("get_status", target="local")
+    assert reply.error == {
+        "code": "capacity",
+        "message": "No L4 is free in us-east4.",
+        "words": "ZONE_RESOURCE_POOL_EXHAUSTED:\nThe zone does not have enough resources.",
+        "cause": "Hardware is short there.",
+        "retry_after_s": 30,
+        "zone": "us-east4-a",
+        "next_action": "find_capacity(target='gce-t4')",
+    }
+    assert missing_in_text(reply) == []
+
+
+async def test_a_list_that_could_not_be_asked_for_is_never_an_empty_one(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(self: LocalBackend) -> NoReturn:
+        raise CapacityError("The control plane is gone.")
+
+    monkeypatch.setattr(LocalBackend, "deployments", refuse)
+    async with connected(make_app(state_dir)) as caller:
+        answer = (await caller.tool("list_deployments")).ok
+    assert answer["complete"] is False
+    assert answer["not_answering"] == [
+        {"target": "local", "error": "capacity: The control plane is gone."}
+    ]
+    assert "usd_per_hour_now" not in answer
+    assert "Nothing is deployed" not in answer["summary"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_fault_of_our_own_is_an_id_and_a_log_and_no_traceback(
+    state_dir: Path, era: Era, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def crash(self: LocalBackend) -> NoReturn:
+        raise RuntimeError("a detail that is nobody's business")
+
+    monkeypatch.setattr(LocalBackend, "deployments", crash)
+    async with connected(make_app(state_dir), era) as caller:
+        reply = await caller.tool("list_deployments")
+        assert (await caller.tool("get_help")).ok, "the server goes on"
+    assert "Traceback" not in reply.text
+    assert "nobody's business" not in json.dumps(reply.whole)
+    found = re.search(r"Internal error ([0-9a-f]{8}) in list_deployments: RuntimeError", reply.text)
+    assert found is not None
+    log = state_dir / "server.log"
+    assert str(log) in reply.text
+    logged = log.read_text(encoding="utf-8")
+    assert found[1] in logged
+    assert "Traceback" in logged
+    assert "a detail that is nobody's business" in logged
+    assert missing_in_text(reply) == []
+
+
+async def test_where_the_log_cannot_be_written_the_traceback_goes_to_stderr(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def crash(self: LocalBackend) -> NoReturn:
+        raise RuntimeError("a detail for the operator")
+
+    monkeypatch.setattr(LocalBackend, "deployments", crash)
+    state_dir.parent.mkdir(parents=True)
+    state_dir.write_text("a file where the folder should be", encoding="utf-8")
+    async with connected(make_app(state_dir)) as caller:
+        reply = await caller.tool("list_deployments")
+    assert "stderr" in reply.error["cause"]
+    assert "a detail for the operator" in caplog.text
+    assert "a detail for the operator" not in reply.text
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_call_over_the_time_limit_is_stopped_and_says_so_while_others_are_answered(
+    state_dir: Path, era: Era, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = asyncio.Event()
+
+    async def hang(self: LocalBackend) -> NoReturn:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.set()
+        raise AssertionError
+
+    monkeypatch.setattr(LocalBackend, "deployments", hang)
+    monkeypatch.setattr(tools, "CALL_LIMIT_S", 0.5)
+    async with connected(make_app(state_dir), era) as caller:
+        began = time.monotonic()
+        slow = asyncio.create_task(caller.tool("list_deployments"))
+        assert (await caller.tool("get_help")).ok
+        assert not slow.done()
+        reply = await slow
+        assert time.monotonic() - began < 5
+    assert stopped.is_set()
+    assert "list_deployments took longer than" in reply.error["message"]
+    assert "was stopped" in reply.text
+    assert "may have happened" in reply.error["cause"]
+    assert "get_status" in reply.error["next_action"]
+
+
+async def test_the_time_limit_of_a_call_is_below_what_clients_allow() -> None:
+    assert tools.CALL_LIMIT_S <= 45
+
+
+async def test_get_help_explains_every_error_code(state_dir: Path) -> None:
+    async with connected(make_app(state_dir)) as caller:
+        answer = (await caller.tool("get_help", topic="errors")).ok
+    codes = {row["code"]: row["meaning"] for row in answer["error_codes"]}
+    assert {"invalid_input", "plan", "confirmation", "over_budget", "capacity"} <= set(codes)
+    assert StepFailedError.code in codes
+    assert all(codes.values())
