@@ -88,8 +88,10 @@ def events(served: Served, path: str, body: dict[str, Any]) -> Iterator[str]:
                 yield line.removeprefix("data: ")
 
 
-def chunks(served: Served, body: dict[str, Any]) -> list[dict[str, Any]]:
-    said = list(events(served, "/v1/chat/completions", body))
+def chunks(
+    served: Served, body: dict[str, Any], path: str = "/v1/chat/completions"
+) -> list[dict[str, Any]]:
+    said = list(events(served, path, body))
     assert said[-1] == "[DONE]"
     return [json.loads(event) for event in said[:-1]]
 
@@ -215,6 +217,16 @@ def test_the_simulator_streams_in_the_same_shape(
     body = {**CHAT, "stream_options": {"include_usage": usage}}
     ours, theirs = chunks(simulated, body), chunks(real, body)
     # The first, one in the middle and the last of the answer, and the usage after it.
+    for index in (0, 1, -2, -1):
+        assert not list(differences(theirs[index], ours[index], f"chunk {index}"))
+
+
+@pytest.mark.parametrize("usage", [True, False], ids=["with usage", "without usage"])
+def test_the_simulator_streams_completions_in_the_same_shape(
+    real: Served, simulated: Served, usage: bool
+) -> None:
+    body = {**COMPLETION, "stream_options": {"include_usage": usage}}
+    ours, theirs = (chunks(served, body, "/v1/completions") for served in (simulated, real))
     for index in (0, 1, -2, -1):
         assert not list(differences(theirs[index], ours[index], f"chunk {index}"))
 
