@@ -66,7 +66,7 @@ async def test_without_a_persons_yes_nothing_is_done_and_the_plan_id_still_works
         assert not gone(pid)
     async with connected(make_app(state_dir), era, answer=ACCEPT) as caller:
         plan_id = plans["destroy"]
-        (await caller.tool("destroy", target="local", name="demo", plan_id=plan_id)).ok
+        (await caller.tool("destroy", target="local", name="demo", plan_id=plan_id)).expect_ok()
     assert gone(pid)
 
 
@@ -92,7 +92,7 @@ async def test_an_operator_may_let_the_plan_id_be_enough(state_dir: Path, era: E
         # The plan id itself is still needed.
         assert (await caller.tool("destroy", target="local", name="demo")).ok["plan_id"]
         assert not gone(pid)
-        (await caller.destroy("demo")).ok
+        (await caller.destroy("demo")).expect_ok()
     assert gone(pid)
 
 
@@ -102,7 +102,7 @@ async def test_with_confirm_set_to_plan_a_client_that_can_ask_is_not_asked_eithe
 ) -> None:
     async with connected(make_app(state_dir, confirm="plan"), era, answer=DECLINE) as caller:
         await caller.deploy("demo")
-        (await caller.destroy("demo")).ok
+        (await caller.destroy("demo")).expect_ok()
         assert caller.questions == []
 
 

@@ -100,7 +100,7 @@ async def test_planning_changes_nothing_but_the_plan_book(state_dir: Path) -> No
 async def test_a_plan_id_works_once(state_dir: Path, era: Era) -> None:
     async with connected(make_app(state_dir), era) as caller:
         plan_id = await caller.plan("demo")
-        (await caller.tool("deploy", target="local", plan_id=plan_id)).ok
+        (await caller.tool("deploy", target="local", plan_id=plan_id)).expect_ok()
         check_plan_refused(await caller.tool("deploy", target="local", plan_id=plan_id), "used")
         await caller.destroy("demo")
         check_plan_refused(await caller.tool("deploy", target="local", plan_id=plan_id), "used")
@@ -194,7 +194,7 @@ async def test_a_plan_whose_port_was_taken_meanwhile_is_refused_and_works_once_i
             assert f"Port {port}" in reply.text
             assert "Nothing was done" in reply.text
             assert deployments(state_dir) == []
-        (await caller.tool("deploy", target="local", plan_id=plan_id)).ok
+        (await caller.tool("deploy", target="local", plan_id=plan_id)).expect_ok()
         await caller.destroy("demo")
 
 
@@ -227,7 +227,7 @@ async def test_a_destroy_plan_is_refused_with_the_difference_when_the_process_ch
         await caller.deploy("demo")
         pid = record_of(state_dir, "demo")["pid"]
         planned = await caller.tool("destroy", target="local", name="demo")
-        (await caller.tool("start_serving", target="local", name="demo", restart=True)).ok
+        (await caller.tool("start_serving", target="local", name="demo", restart=True)).expect_ok()
         now = record_of(state_dir, "demo")["pid"]
         reply = await caller.tool("destroy", target="local", name="demo", plan_id=planned.plan_id)
         check_plan_refused(reply, "stale")
@@ -267,7 +267,7 @@ async def test_a_budget_counts_what_already_runs_and_refuses_what_would_exceed_i
     async with connected(app) as caller:
         first, second = await plan_vllm(caller, "one"), await plan_vllm(caller, "two")
         assert first.ok["price"]["usd_per_hour"] == 0.6
-        (await caller.tool("deploy", target="local", plan_id=first.plan_id)).ok
+        (await caller.tool("deploy", target="local", plan_id=first.plan_id)).expect_ok()
         assert (await caller.tool("list_deployments")).ok["usd_per_hour_now"] == 0.6
         # Neither a plan made while there was room nor a new one gets through.
         for reply in (
@@ -280,9 +280,9 @@ async def test_a_budget_counts_what_already_runs_and_refuses_what_would_exceed_i
             assert "VLLM_DEVOPS_MAX_USD_PER_HOUR" in reply.text
         assert deployments(state_dir) == ["one"]
         # What costs nothing is no matter of budget.
-        (await caller.deploy("free")).ok
+        (await caller.deploy("free")).expect_ok()
         await caller.destroy("one")
-        (await caller.tool("deploy", target="local", plan_id=second.plan_id)).ok
+        (await caller.tool("deploy", target="local", plan_id=second.plan_id)).expect_ok()
         for name in ("free", "two"):
             await caller.destroy(name)
         assert (await caller.tool("list_deployments")).ok["usd_per_hour_now"] == 0
@@ -301,10 +301,10 @@ async def test_starting_a_stopped_deployment_again_is_a_matter_of_budget(
     async with connected(app) as caller:
         for name in ("one", "two"):
             planned = await plan_vllm(caller, name)
-            (await caller.tool("deploy", target="local", plan_id=planned.plan_id)).ok
+            (await caller.tool("deploy", target="local", plan_id=planned.plan_id)).expect_ok()
             stopping = await caller.tool("stop_serving", target="local", name=name)
             await caller.tool("stop_serving", target="local", name=name, plan_id=stopping.plan_id)
-        (await caller.tool("start_serving", target="local", name="one")).ok
+        (await caller.tool("start_serving", target="local", name="one")).expect_ok()
         reply = await caller.tool("start_serving", target="local", name="two")
         assert reply.error["code"] == "over_budget"
         assert record_of(state_dir, "two")["stopped_at"] is not None
@@ -327,7 +327,7 @@ async def test_a_process_that_cannot_be_started_leaves_no_deployment_behind(
         assert "Cannot allocate memory" in reply.error["words"]
         assert deployments(state_dir) == []
         # So the name is free again.
-        (await caller.deploy("demo")).ok
+        (await caller.deploy("demo")).expect_ok()
 
 
 async def test_a_step_that_fails_half_way_says_what_the_steps_before_it_did(

@@ -66,8 +66,9 @@ class Probe:
     ) -> None:
         self.era = era
         self.answering = answering
-        asked = {"elicitation": {"form": {}}} if answering is not None else {}
-        self.capabilities: dict[str, Any] = asked if capabilities is None else capabilities
+        self.capabilities: dict[str, Any] = capabilities or {}
+        if capabilities is None and answering is not None:
+            self.capabilities = {"elicitation": {"form": {}}}
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             list(argv),

@@ -52,6 +52,11 @@ class Reply:
         assert not self.is_error, self.text
         return self.structured
 
+    def expect_ok(self) -> Reply:
+        """Itself; the test fails here, with the text, if it was an error."""
+        assert not self.is_error, self.text
+        return self
+
     @property
     def plan_id(self) -> str:
         """The plan id of a plan."""
