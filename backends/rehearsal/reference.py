@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from backends.core.names import TARGETS
 from backends.core.settings import PROJECT_DIR, Settings, env_example, variable_of
 from backends.rehearsal.launch import server_parameters
 
-_PART = "<!-- generated: {name} (make docs) -->\n{text}\n<!-- end of {name} -->"
 _KINDS = {
     "read": "changes nothing",
     "write": "changes, never deletes",
@@ -152,14 +150,15 @@ def with_parts(page: str, parts: dict[str, str]) -> str:
         parts: Name of a part, to its text.
 
     Raises:
-        ValueError: The page lacks the markers of a part.
+        ValueError: The page lacks the markers of a part, or has them twice.
     """
     for name, text in parts.items():
-        pattern = re.escape(_PART.format(name=name, text="@")).replace("@", ".*?")
-        if re.search(pattern, page, re.DOTALL) is None:
-            raise ValueError(f"there are no markers for the generated part {name!r}")
-        whole = _PART.format(name=name, text=text)
-        page = re.sub(pattern, lambda _, whole=whole: whole, page, count=1, flags=re.DOTALL)
+        begin, end = f"<!-- generated: {name} (make docs) -->", f"<!-- end of {name} -->"
+        if page.count(begin) != 1 or page.count(end) != 1:
+            raise ValueError(f"there must be one pair of markers for the generated part {name!r}")
+        before, _, rest = page.partition(begin)
+        after = rest.partition(end)[2]
+        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
     return page
 
 
