@@ -9,6 +9,7 @@ from backends.serving.runs import BenchmarkRun, LevelResult
 RISE = 1.10
 """A level that gains less than this over the one before it has stopped rising."""
 
+EQUAL = 0.02
 GROWTH_WORTH_SAYING = 2.0
 MISSING_SHARE = 0.25
 """Share of the requests in flight that the engine does not see, from which it is said."""
@@ -49,10 +50,8 @@ def _rate(level: LevelResult) -> float:
 
 
 def _best(levels: Sequence[LevelResult]) -> str:
-    best = max(levels, key=_rate)
-    text = (
-        f"Highest throughput: {_rate(best):.1f} output tokens/s at concurrency {best.concurrency}"
-    )
+    best = _best_of(levels)
+    text = f"Best throughput: {_rate(best):.1f} output tokens/s at concurrency {best.concurrency}"
     if best.ttft_ms.p50 is not None:
         text += f", with TTFT p50 {best.ttft_ms.p50:.0f} ms"
     if best.usd_per_million_output_tokens is not None:
@@ -76,9 +75,20 @@ def plateau(levels: Sequence[LevelResult]) -> LevelResult | None:
 
 
 def best_level(run: BenchmarkRun) -> LevelResult | None:
-    """Return the valid level with the highest throughput, or None when no level is valid."""
+    """Return the valid level with the best throughput, or None when no level is valid.
+
+    Of levels within 2 % of the highest it is the one with the lowest concurrency: the same
+    throughput for a shorter wait.
+    """
     valid = [level for level in run.levels if level.valid and level.output_tokens_per_s]
-    return max(valid, key=_rate, default=None)
+    return _best_of(valid) if valid else None
+
+
+def _best_of(levels: Sequence[LevelResult]) -> LevelResult:
+    enough = (1 - EQUAL) * max(_rate(level) for level in levels)
+    return min(
+        (level for level in levels if _rate(level) >= enough), key=lambda level: level.concurrency
+    )
 
 
 def _saturation(levels: Sequence[LevelResult]) -> list[str]:
@@ -150,6 +160,6 @@ def _outside_the_engine(levels: Sequence[LevelResult]) -> list[str]:
         return []
     outside_ms, level, ours = worst
     return [
-        f"At concurrency {level.concurrency} {outside_ms:.0f} of {ours:.0f} ms of mean TTFT passed "
-        "outside the engine: network, proxy or the platform's admission queue."
+        f"At concurrency {level.concurrency}, {outside_ms:.0f} of {ours:.0f} ms of mean TTFT "
+        "passed outside the engine: network, proxy or the platform's admission queue."
     ]

@@ -7,6 +7,7 @@ that differs by run, level and request; the first block of the cache differs, an
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Sequence
@@ -87,7 +88,9 @@ class PromptMaker:
 
     def prompt(self, level: int, index: int, phase: str) -> str:
         """Return one prompt. The same arguments give the same one; others, another."""
-        salt = f"[{self._salt} {phase}{level}.{index}]"
+        # digits that differ from the first one on: what is equal in front of them fills no block
+        name = f"{self._salt} {phase}{level}.{index}"
+        salt = f"[{hashlib.blake2s(name.encode(), digest_size=8).hexdigest()}]"
         if self._spec.prompt_source == "fixed":
             return f"{salt} {self._spec.prompt or FIXED_PROMPT}"
         return f"{salt} {self._random_words(f'{phase}{level}.{index}')}"
