@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -23,6 +24,9 @@ from backends.serving.simulator.startup import Startup, StartupError
 
 BACKLOG = 2048
 """Connections waiting to be accepted: above the 1,024 streams the simulator is built for."""
+
+WANTED_FILES = 65_535
+"""Open files vLLM asks for (`set_ulimit`, 0.32): each stream takes one."""
 
 CRASH_LINGER_S = 3.0
 """vLLM's API process outlives its engine for some seconds, answering /health with 503."""
@@ -78,6 +82,14 @@ def bind(config: SimulatorConfig) -> socket.socket:
 def _fail_to_bind(error: OSError) -> None:
     raw(f"Traceback (most recent call last):\nOSError: [Errno {error.errno}] {error.strerror}")
     raise StartupError
+
+
+def allow_many_connections() -> None:
+    """Raise the limit of open files as far as it goes, as vLLM does at its start."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(WANTED_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def build_engine(config: SimulatorConfig) -> Engine:
@@ -169,6 +181,7 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    allow_many_connections()
     sock = bind(config)
     Startup(config).run()
     host, port = sock.getsockname()[:2]

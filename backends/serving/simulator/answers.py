@@ -43,7 +43,8 @@ class UsageStyle:
         usage["prompt_tokens_details"] = (
             self._cached(job) | {"multimodal_tokens": None} if self.cached else None
         )
-        usage["completion_tokens_details"] = self._reasoning(job) if self.reasoning else None
+        details = self.reasoning and job.chat
+        usage["completion_tokens_details"] = self._reasoning(job) if details else None
         return usage
 
     def last_event(self, job: Job) -> dict[str, Any]:
@@ -51,13 +52,15 @@ class UsageStyle:
         usage = self._counts(job.prompt_tokens, sum(s.generated for s in job.sequences))
         if self.cached:
             usage["prompt_tokens_details"] = self._cached(job)
-        if self.reasoning:
+        if self.reasoning and job.chat:
             usage["completion_tokens_details"] = self._reasoning(job)
         return usage
 
     def running(self, job: Job, choice: Choice, sent: int) -> dict[str, Any]:
         """`usage` of an event in the middle of a stream."""
-        usage = self._counts(job.prompt_tokens, sent)
+        usage = self._counts(choice.sequence.prompt_tokens, sent)
+        if not job.chat:
+            return usage
         thought = sum(1 for d in choice.reply.deltas[:sent] if d.kind is Kind.REASONING)
         usage["completion_tokens_details"] = (
             {"reasoning_tokens": thought} if self.reasoning else None
@@ -105,9 +108,10 @@ def _chat_choice(choice: Choice) -> dict[str, Any]:
     reply = choice.reply
     content = reply.text(Kind.CONTENT)
     name = reply.text(Kind.TOOL_NAME)
+    # vLLM's parsers turn an empty text into null.
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": content if content or not name else None,
+        "content": content or None,
         "refusal": None,
         "annotations": None,
         "audio": None,
@@ -168,37 +172,38 @@ class EventWriter:
 
     Args:
         job: The request.
-        chat: Chat completion, or plain completion.
         usage: Details of `usage`.
         include_usage: Whether a last event carries `usage`.
         continuous: Whether every event does.
     """
 
     def __init__(
-        self, job: Job, usage: UsageStyle, *, chat: bool, include_usage: bool, continuous: bool
+        self, job: Job, usage: UsageStyle, *, include_usage: bool, continuous: bool
     ) -> None:
         self._job = job
-        self._chat = chat
         self._usage = usage
         self._include_usage = include_usage
         self._continuous = include_usage and continuous
-        kind = "chat.completion.chunk" if chat else "text_completion"
+        kind = "chat.completion.chunk" if job.chat else "text_completion"
         self._head = (
             f'{{"id":"{job.request_id}","object":"{kind}","created":{job.created},'
             f'"model":{dump(job.model)},"choices":'
         )
         self._system = f',"system_fingerprint":{dump(SYSTEM_FINGERPRINT)}'
 
-    def opening(self, choice: Choice) -> bytes | None:
-        """The event before a choice's first token: the role, in chat."""
-        if not self._chat:
-            return None
+    def openings(self) -> list[bytes]:
+        """The events before the first token: the role of each choice, in chat."""
+        if not self._job.chat:
+            return []
         delta = '{"role":"assistant","content":""}'
-        usage = self._running_usage(choice, 0)
-        return event(
-            f'{self._head}[{{"index":{choice.index},"delta":{delta},"logprobs":null,'
-            f'"finish_reason":null}}]{usage},"prompt_token_ids":null,"prompt_text":null}}'
-        )
+        return [
+            event(
+                f'{self._head}[{{"index":{choice.index},"delta":{delta},"logprobs":null,'
+                f'"finish_reason":null}}]{self._running_usage(choice, 0)},'
+                '"prompt_token_ids":null,"prompt_text":null}'
+            )
+            for choice in self._job.choices
+        ]
 
     def tokens(self, choice: Choice, start: int, end: int) -> Iterator[bytes]:
         """Events of the tokens from `start` to `end`; the last one of a choice says why it ended.
@@ -207,7 +212,7 @@ class EventWriter:
         """
         deltas = choice.reply.deltas[start:end]
         last = end >= len(choice.reply.deltas)
-        if not self._chat:
+        if not self._job.chat:
             text = "".join(delta.text for delta in deltas if delta.kind is Kind.CONTENT)
             if start == 0:
                 text = choice.echo + text
@@ -249,7 +254,7 @@ class EventWriter:
         if last:
             finish = dump(choice.reply.finish_reason)
             system = "" if self._include_usage else self._system
-        if not self._chat:
+        if not self._job.chat:
             reason = dump(choice.reply.stop_reason) if last else "null"
             stop_reason = f',"stop_reason":{reason},"prompt_token_ids":null'
         elif last:

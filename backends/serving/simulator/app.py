@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 import time
 from collections.abc import Awaitable, Callable
 
@@ -22,6 +23,8 @@ from backends.serving.simulator.protocol import (
     DetokenizeRequest,
     RefusalError,
     TokenizeRequest,
+    UnreadableBodyError,
+    missing_refusal,
     model_card,
     parse_json,
     parse_request,
@@ -99,6 +102,8 @@ class SimulatorApp:
                 await methods[exchange.method](exchange)
         except RefusalError as refusal:
             await exchange.respond_json(refusal.status, refusal.body)
+        except UnreadableBodyError:
+            await exchange.respond_json(400, {"detail": "There was an error parsing the body"})
         except ClientGoneError:
             exchange.status = 499
         finally:
@@ -141,7 +146,10 @@ class SimulatorApp:
         await exchange.respond_json(200, {"object": "list", "data": cards})
 
     async def _tokenize(self, exchange: Exchange) -> None:
-        request = parse_request(TokenizeRequest, parse_json(await exchange.body()))
+        data = await self._json(exchange)
+        if isinstance(data, dict) and "prompt" not in data and "messages" not in data:
+            raise missing_refusal(data, "prompt", "messages")
+        request = parse_request(TokenizeRequest, data)
         self._generation.check_model(request.model)
         if request.messages is not None:
             pieces = self._generation.jobs.chat_prompt(
@@ -160,26 +168,27 @@ class SimulatorApp:
         await exchange.respond_json(200, answer)
 
     async def _detokenize(self, exchange: Exchange) -> None:
-        request = parse_request(DetokenizeRequest, parse_json(await exchange.body()))
+        request = parse_request(DetokenizeRequest, await self._json(exchange))
         self._generation.check_model(request.model)
         await exchange.respond_json(200, {"prompt": self._vocabulary.decode(request.tokens)})
 
     async def _chat(self, exchange: Exchange) -> None:
-        await self._generation.run(exchange, parse_json(await exchange.body()), chat=True)
+        await self._generation.run(exchange, await self._json(exchange), chat=True)
 
     async def _completion(self, exchange: Exchange) -> None:
-        await self._generation.run(exchange, parse_json(await exchange.body()), chat=False)
+        await self._generation.run(exchange, await self._json(exchange), chat=False)
 
     async def _invocations(self, exchange: Exchange) -> None:
-        data = parse_json(await exchange.body())
-        fields = data if isinstance(data, dict) else {}
-        if "messages" in fields:
-            await self._generation.run(exchange, data, chat=True)
-        elif "prompt" in fields:
-            await self._generation.run(exchange, data, chat=False)
-        else:
-            raise RefusalError(
-                400,
-                "Cannot find suitable handler for request. Expected one of: "
-                "ChatCompletionRequest, CompletionRequest",
-            )
+        body = await exchange.body()
+        try:
+            data = json.loads(body)
+        except ValueError as error:
+            raise RefusalError(400, f"JSON decode error: {error}", "Bad Request") from None
+        # vLLM takes the first kind of request whose required fields are there; a plain
+        # completion requires none.
+        chat = isinstance(data, dict) and "messages" in data
+        await self._generation.run(exchange, data, chat=chat)
+
+    @staticmethod
+    async def _json(exchange: Exchange) -> object:
+        return parse_json(await exchange.body(), exchange.headers.get(b"content-type", b""))

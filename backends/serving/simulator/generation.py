@@ -17,7 +17,7 @@ from backends.serving.simulator.answers import (
 from backends.serving.simulator.config import SimulatorConfig
 from backends.serving.simulator.driver import AdmissionGate, Driver
 from backends.serving.simulator.exchange import ClientGoneError, Exchange
-from backends.serving.simulator.jobs import Choice, Delivery, Job, JobBuilder
+from backends.serving.simulator.jobs import Delivery, Job, JobBuilder
 from backends.serving.simulator.log import log
 from backends.serving.simulator.protocol import (
     ChatRequest,
@@ -103,10 +103,12 @@ class Generation:
         request: GenerationRequest
         if chat:
             request = chat_request = parse_request(ChatRequest, data)
+            request.check_fields()
             self.check_model(request.model)
             job = self.jobs.chat(chat_request, delivery)
         else:
             request = completion_request = parse_request(CompletionRequest, data)
+            request.check_fields()
             self.check_model(request.model)
             job = self.jobs.completion(completion_request, delivery)
         if self._driver.dead:
@@ -114,13 +116,13 @@ class Generation:
         self._driver.submit(job)
         try:
             if request.stream:
-                await self._stream(exchange, job, request, chat=chat)
+                await self._stream(exchange, job, request)
             else:
-                await self._whole(exchange, job, chat=chat)
+                await self._whole(exchange, job)
         finally:
             self._driver.release(job)
 
-    async def _whole(self, exchange: Exchange, job: Job, *, chat: bool) -> None:
+    async def _whole(self, exchange: Exchange, job: Job) -> None:
         job.delivery.whole = True
         while job.delivery.unfinished:
             self._check_alive(job)
@@ -129,7 +131,7 @@ class Generation:
         if any(sequence.finish_reason == "abort" for sequence in job.sequences):
             raise EngineDeadError
         usage = self._usage.whole(job)
-        body = chat_body(job, usage) if chat else completion_body(job, usage)
+        body = chat_body(job, usage) if job.chat else completion_body(job, usage)
         await exchange.respond_json(200, body)
 
     def _check_alive(self, job: Job) -> None:
@@ -138,14 +140,11 @@ class Generation:
         if self._driver.dead:
             raise EngineDeadError
 
-    async def _stream(
-        self, exchange: Exchange, job: Job, request: GenerationRequest, *, chat: bool
-    ) -> None:
+    async def _stream(self, exchange: Exchange, job: Job, request: GenerationRequest) -> None:
         options = request.stream_options
         writer = EventWriter(
             job,
             self._usage,
-            chat=chat,
             include_usage=bool(options and options.include_usage),
             continuous=bool(options and options.continuous_usage_stats),
         )
@@ -163,6 +162,7 @@ class Generation:
     async def _stream_tokens(self, exchange: Exchange, job: Job, writer: EventWriter) -> None:
         remaining = list(job.choices)
         sent = dict.fromkeys(range(len(remaining)), 0)
+        openings = writer.openings()
         while remaining:
             progress = False
             for choice in list(remaining):
@@ -170,7 +170,9 @@ class Generation:
                 if end > start:
                     progress = True
                     sent[choice.index] = end
-                    await self._send_tokens(exchange, writer, choice, start, end)
+                    for chunk in (*openings, *writer.tokens(choice, start, end)):
+                        await exchange.write(chunk)
+                    openings = []
                 if end >= choice.sequence.target_tokens:
                     remaining.remove(choice)
                 elif choice.sequence.finished:
@@ -180,14 +182,3 @@ class Generation:
                 await job.delivery.wait()
             elif job.delivery.gone:
                 raise ClientGoneError
-
-    @staticmethod
-    async def _send_tokens(
-        exchange: Exchange, writer: EventWriter, choice: Choice, start: int, end: int
-    ) -> None:
-        if start == 0:
-            opening = writer.opening(choice)
-            if opening is not None:
-                await exchange.write(opening)
-        for chunk in writer.tokens(choice, start, end):
-            await exchange.write(chunk)

@@ -92,6 +92,7 @@ class Job:
         request_id: `chatcmpl-...` or `cmpl-...`.
         created: Unix time.
         model: Served name used in answers.
+        chat: Chat completion, or plain completion.
         prompt_tokens: Tokens of all prompts together.
         choices: The answers.
         delivery: Wakes the sender.
@@ -100,6 +101,7 @@ class Job:
     request_id: str
     created: int
     model: str
+    chat: bool
     prompt_tokens: int
     choices: list[Choice]
     delivery: Delivery
@@ -131,22 +133,30 @@ class JobBuilder:
         Raises:
             RefusalError: vLLM would refuse it too, or the simulator cannot do it (logprobs).
         """
-        self._check(request, logprobs=bool(request.logprobs))
+        _refuse_logprobs(wanted=bool(request.logprobs))
+        if not request.messages:
+            raise RefusalError(
+                400,
+                "Cannot apply chat template to an empty conversation. Provide at least one "
+                "message.",
+            )
         if self._config.language_model_only and _has_media(request.messages):
             name = self._config.served_model_names[0]
             raise RefusalError(400, f"{name} is not a multimodal model")
         tool = self._chosen_tool(request)
         prompt = self.chat_prompt(request.messages, request.tools)
-        max_tokens = request.max_completion_tokens or request.max_tokens
         template = request.chat_template_kwargs or {}
+        wanted = request.max_tokens
+        if request.max_completion_tokens is not None:
+            wanted = request.max_completion_tokens
         wish = Wish(
-            max_tokens=self._output_limit(len(prompt), max_tokens),
+            max_tokens=self._output_limit(len(prompt), wanted),
             min_tokens=request.min_tokens,
             ignore_eos=request.ignore_eos,
             stop=request.stop_strings,
             thinking=bool(template.get("enable_thinking")),
             tool=tool,
-            tool_finish_reason="stop" if isinstance(request.tool_choice, dict) else "tool_calls",
+            tool_finish_reason="stop" if request.named_function else "tool_calls",
             json_schema=_wanted_schema(request.response_format),
         )
         return self._job("chatcmpl", [(prompt, "")], request, wish, delivery)
@@ -157,15 +167,17 @@ class JobBuilder:
         Raises:
             RefusalError: As for `chat`.
         """
-        self._check(request, logprobs=request.logprobs is not None)
+        _refuse_logprobs(wanted=request.logprobs is not None)
         prompts: list[tuple[Sequence[Token], str]] = []
         for prompt in _prompts(request.prompt):
             text = prompt if isinstance(prompt, str) else ""
             tokens: Sequence[Token] = split(prompt) if isinstance(prompt, str) else prompt
             prompts.append((tokens or ["<bos>"], text if request.echo else ""))
-        longest = max(len(tokens) for tokens, _ in prompts)
+        if not prompts:
+            raise RefusalError(400, "You must pass at least one prompt")
+        wanted = 16 if request.max_tokens is None else request.max_tokens
         wish = Wish(
-            max_tokens=self._output_limit(longest, request.max_tokens),
+            max_tokens=min(self._output_limit(len(tokens), wanted) for tokens, _ in prompts),
             min_tokens=request.min_tokens,
             ignore_eos=request.ignore_eos,
             stop=request.stop_strings,
@@ -188,18 +200,8 @@ class JobBuilder:
             add_generation_prompt=add_generation_prompt,
         )
 
-    def _check(self, request: GenerationRequest, *, logprobs: bool) -> None:
-        request.check_sampling()
-        if request.temperature == 0 and (request.n or 1) > 1:
-            raise RefusalError(400, f"n must be 1 when using greedy sampling, got {request.n}.")
-        if logprobs:
-            raise parameter_refusal(
-                "The simulator has no probabilities: logprobs are not supported.",
-                "logprobs",
-                value=True,
-            )
-
     def _output_limit(self, prompt_tokens: int, max_tokens: int | None) -> int:
+        """Tokens a prompt leaves room for; like vLLM, more than that is cut, not refused."""
         limit = self._config.max_model_len
         if max_tokens is not None and max_tokens > limit:
             raise parameter_refusal(
@@ -208,18 +210,20 @@ class JobBuilder:
                 "max_tokens",
                 max_tokens,
             )
-        wanted = max_tokens or max(limit - prompt_tokens, 1)
-        if prompt_tokens + wanted > limit:
-            raise too_long_refusal(limit, prompt_tokens, wanted)
+        if prompt_tokens > limit:
+            raise too_long_refusal(limit)
+        room = limit - prompt_tokens
+        wanted = room if max_tokens is None else min(max_tokens, room)
+        if wanted < 1:
+            message = f"max_tokens must be at least 1, got {wanted}."
+            raise parameter_refusal(message, "max_tokens", wanted)
         return wanted
 
     def _chosen_tool(self, request: ChatRequest) -> tuple[str, Mapping[str, Any]] | None:
-        tools, choice = request.tools, request.tool_choice
-        if not tools:
-            if choice not in (None, "none"):
-                raise RefusalError(400, "When using `tool_choice`, `tools` must be set.")
+        functions, choice = request.functions, request.tool_choice
+        if not functions or choice == "none":
             return None
-        functions = [tool.get("function", {}) for tool in tools]
+        function: Mapping[str, Any] | None = request.named_function
         if choice is None or choice == "auto":
             if not self._config.tool_call_parser:
                 raise RefusalError(
@@ -227,24 +231,13 @@ class JobBuilder:
                     '"auto" tool choice requires --enable-auto-tool-choice and '
                     "--tool-call-parser to be set",
                 )
-            last = request.messages[-1] if request.messages else {}
+            # A model that has just been given a tool's result answers in words.
+            last = request.messages[-1]
             if last.get("role") != "user":
                 return None
             function = _best_match(functions, str(last.get("content", "")))
-        elif choice == "required":
+        elif function is None:
             function = functions[0]
-        elif isinstance(choice, dict):
-            name = choice.get("function", {}).get("name")
-            named = [function for function in functions if function.get("name") == name]
-            if not named:
-                raise RefusalError(
-                    400,
-                    "The tool specified in `tool_choice` does not match any of the specified "
-                    "`tools`",
-                )
-            function = named[0]
-        else:
-            return None
         return str(function.get("name", "")), function.get("parameters") or {}
 
     def _job(
@@ -255,12 +248,14 @@ class JobBuilder:
         wish: Wish,
         delivery: Delivery,
     ) -> Job:
+        request.check_sampling(wish.max_tokens)
         n = request.n or 1
         names = self._config.served_model_names
         job = Job(
             request_id=f"{prefix}-{secrets.token_hex(8)}",
             created=int(time.time()),
             model=request.model if request.model in names else names[0],
+            chat=prefix == "chatcmpl",
             prompt_tokens=sum(len(tokens) for tokens, _ in prompts),
             choices=[],
             delivery=delivery,
@@ -307,11 +302,22 @@ class _OutputHashes:
         return hash_blocks(tokens[: blocks * BLOCK_TOKENS], parent)
 
 
-def _prompts(prompt: str | list[int] | list[str] | list[list[int]]) -> list[str | list[int]]:
+def _refuse_logprobs(*, wanted: bool) -> None:
+    if wanted:
+        raise parameter_refusal(
+            "The simulator has no probabilities: logprobs are not supported.",
+            "logprobs",
+            value=True,
+        )
+
+
+def _prompts(
+    prompt: list[int] | list[list[int]] | str | list[str] | None,
+) -> list[str | list[int]]:
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
-        return [""]
+        return []
     if isinstance(prompt[0], int):
         return [[token for token in prompt if isinstance(token, int)]]
     return [part for part in prompt if not isinstance(part, int)]

@@ -50,6 +50,10 @@ class RefusalError(Exception):
         }
 
 
+class UnreadableBodyError(Exception):
+    """The body is not text; FastAPI answers 400 by itself."""
+
+
 class EngineDeadError(RefusalError):
     """The engine has died; vLLM answers 500 with these words."""
 
@@ -96,60 +100,53 @@ class GenerationRequest(BaseModel):
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
-    def check_sampling(self) -> None:
-        """Refuse sampling parameters vLLM refuses.
+    def check_fields(self) -> None:
+        """Refuse what vLLM's request validators refuse, before it looks at the model's name.
 
         Raises:
-            RefusalError: 400, naming the parameter.
+            RefusalError: 400, naming the field.
         """
-        checks: Sequence[tuple[str, float | None, bool, str]] = (
-            (
-                "temperature",
-                self.temperature,
-                self.temperature is None or self.temperature >= 0,
-                "temperature must be non-negative, got {}.",
-            ),
-            (
-                "top_p",
-                self.top_p,
-                self.top_p is None or 0 < self.top_p <= 1,
-                "top_p must be in (0, 1], got {}.",
-            ),
-            (
-                "top_k",
-                self.top_k,
-                self.top_k is None or self.top_k >= -1,
-                "top_k must be 0 (disable), or at least 1, got {}.",
-            ),
-            ("n", self.n, self.n is None or self.n >= 1, "n must be at least 1, got {}."),
-            (
-                "max_tokens",
-                self.max_tokens,
-                self.max_tokens is None or self.max_tokens >= 1,
-                "max_tokens must be at least 1, got {}.",
-            ),
-            (
-                "min_tokens",
-                self.min_tokens,
-                self.min_tokens >= 0,
-                "min_tokens must be greater than or equal to 0, got {}.",
-            ),
-            (
-                "presence_penalty",
-                self.presence_penalty,
-                self.presence_penalty is None or -2 <= self.presence_penalty <= 2,
-                "presence_penalty must be in [-2, 2], got {}.",
-            ),
-            (
-                "frequency_penalty",
-                self.frequency_penalty,
-                self.frequency_penalty is None or -2 <= self.frequency_penalty <= 2,
-                "frequency_penalty must be in [-2, 2], got {}.",
-            ),
-        )
-        for name, value, fine, message in checks:
-            if not fine:
-                raise parameter_refusal(message.format(value), name, value)
+        if self.stream_options is not None and not self.stream:
+            raise field_refusal(
+                "Stream options can only be defined when `stream=True`.", "stream_options"
+            )
+
+    def check_sampling(self, max_tokens: int) -> None:
+        """Refuse sampling parameters vLLM refuses.
+
+        Args:
+            max_tokens: The limit of the output, after the context's own.
+
+        Raises:
+            RefusalError: 400.
+        """
+        n, top_k = self.n, self.top_k
+        if n is not None and n < 1:
+            raise RefusalError(400, f"n must be at least 1, got {n}.")
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            if value is not None and not -2 <= value <= 2:
+                raise RefusalError(400, f"{name} must be in [-2, 2], got {value}.")
+        if self.temperature is not None and self.temperature < 0:
+            message = f"temperature must be non-negative, got {self.temperature}."
+            raise parameter_refusal(message, "temperature", self.temperature)
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            message = f"top_p must be in (0, 1], got {self.top_p}."
+            raise parameter_refusal(message, "top_p", self.top_p)
+        if top_k is not None and top_k < -1:
+            raise RefusalError(400, f"top_k must be 0 (disable), or at least 1, got {top_k}.")
+        if self.min_tokens < 0:
+            raise RefusalError(
+                400, f"min_tokens must be greater than or equal to 0, got {self.min_tokens}."
+            )
+        if self.min_tokens > max_tokens:
+            raise RefusalError(
+                400,
+                f"min_tokens must be less than or equal to max_tokens={max_tokens}, "
+                f"got {self.min_tokens}.",
+            )
+        if self.temperature == 0 and n is not None and n > 1:
+            raise RefusalError(400, f"n must be 1 when using greedy sampling, got {n}.")
 
 
 class ChatRequest(GenerationRequest):
@@ -164,14 +161,61 @@ class ChatRequest(GenerationRequest):
     logprobs: bool | None = False
     top_logprobs: int | None = None
 
+    def check_fields(self) -> None:
+        """As for all requests, and `tools` with `tool_choice`."""
+        super().check_fields()
+        tools, choice = self.tools, self.tool_choice
+        if tools is not None and not tools:
+            raise field_refusal(
+                "`tools` must not be an empty array. Either provide at least one tool or omit the "
+                "field entirely.",
+                "tools",
+            )
+        if choice is None or choice == "none":
+            return
+        if tools is None:
+            raise field_refusal("When using `tool_choice`, `tools` must be set.", "tool_choice")
+        if isinstance(choice, str) and choice not in ("auto", "required"):
+            raise field_refusal(
+                f'Invalid value for `tool_choice`: {choice}! Only named tools, "none", "auto" '
+                'or "required" are supported.',
+                "tool_choice",
+            )
+        if isinstance(choice, dict) and self.named_function is None:
+            raise field_refusal(
+                "The tool specified in `tool_choice` does not match any of the specified `tools`",
+                "tool_choice",
+            )
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """The functions among the tools."""
+        return [tool.get("function") or {} for tool in self.tools or ()]
+
+    @property
+    def named_function(self) -> dict[str, Any] | None:
+        """The function that `tool_choice` names, if it names one of the tools."""
+        if not isinstance(self.tool_choice, dict):
+            return None
+        name = (self.tool_choice.get("function") or {}).get("name")
+        return next((f for f in self.functions if f.get("name") == name), None)
+
 
 class CompletionRequest(GenerationRequest):
     """Body of `/v1/completions`."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: list[int] | list[list[int]] | str | list[str] | None = None
     max_tokens: int | None = 16
     echo: bool | None = False
     logprobs: int | None = None
+
+    def check_fields(self) -> None:
+        """As for all requests, and that there is a prompt."""
+        super().check_fields()
+        if self.prompt is None or self.prompt == "":
+            raise field_refusal(
+                "Either prompt or prompt_embeds must be provided and non-empty.", "prompt"
+            )
 
 
 class TokenizeRequest(BaseModel):
@@ -202,28 +246,38 @@ def parameter_refusal(message: str, name: str, value: object) -> RefusalError:
     return RefusalError(400, f"{message} (parameter={name}, value={value})", param=name)
 
 
-def parse_json(body: bytes) -> object:
+def field_refusal(message: str, name: str) -> RefusalError:
+    """A 400 in the words of vLLM's request validators."""
+    return RefusalError(400, f"{message} (parameter={name})", param=name)
+
+
+def parse_json(body: bytes, content_type: bytes) -> object:
     """The JSON of a request.
+
+    Args:
+        body: The body.
+        content_type: The header; anything but JSON is refused.
 
     Raises:
         RefusalError: 400, in the words of vLLM's validation handler.
+        UnreadableBodyError: The body is not text.
     """
+    if content_type.split(b";")[0].strip().lower() != b"application/json":
+        raise RefusalError(
+            400,
+            "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed",
+            "Bad Request",
+        )
+    if not body:
+        raise validation_refusal([_problem("missing", "body", "Field required", None)])
     try:
         data: object = json.loads(body)
     except UnicodeDecodeError:
-        position, reason = 0, "Expecting value"
+        raise UnreadableBodyError from None
     except json.JSONDecodeError as error:
-        position, reason = error.pos, error.msg
-    else:
-        return data
-    problem = {
-        "type": "json_invalid",
-        "loc": f"body.{position}",
-        "msg": "JSON decode error",
-        "input": "<dict of 0 items>",
-        "ctx": {"error": reason},
-    }
-    raise validation_refusal([problem])
+        problem = _problem("json_invalid", f"body.{error.pos}", "JSON decode error", {})
+        raise validation_refusal([problem | {"ctx": {"error": error.msg}}]) from None
+    return data
 
 
 def parse_request(kind: type[ModelT], data: object) -> ModelT:
@@ -232,21 +286,36 @@ def parse_request(kind: type[ModelT], data: object) -> ModelT:
     Raises:
         RefusalError: 400, in the words of vLLM's validation handler.
     """
+    if not isinstance(data, dict):
+        message = "Input should be a valid dictionary or object to extract fields from"
+        raise validation_refusal([_problem("model_attributes_type", "body", message, data)])
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         problems = []
         for found in error.errors(include_url=False):
-            problem: dict[str, Any] = {
-                "type": found["type"],
-                "loc": ".".join(("body", *map(str, found["loc"]))),
-                "msg": found["msg"],
-                "input": _describe(found["input"]),
-            }
+            # Which member of the union was tried is not part of vLLM's location.
+            steps = found["loc"][:1] if found["loc"][:1] == ("prompt",) else found["loc"]
+            location = ".".join(("body", *map(str, steps)))
+            problem = _problem(found["type"], location, found["msg"], found["input"])
             if "ctx" in found:
                 problem["ctx"] = {key: str(value) for key, value in found["ctx"].items()}
             problems.append(problem)
         raise validation_refusal(problems) from None
+
+
+def missing_refusal(data: dict[str, Any], *names: str) -> RefusalError:
+    """The 400 of a body that has none of the fields it needs one of."""
+    return validation_refusal(
+        [_problem("missing", f"body.{name}", "Field required", data) for name in names]
+    )
+
+
+def _problem(kind: str, location: str, message: str, value: object) -> dict[str, Any]:
+    shown = str(value)
+    if isinstance(value, dict | list):
+        shown = f"<{type(value).__name__} of {len(value)} items>"
+    return {"type": kind, "loc": location, "msg": message, "input": shown}
 
 
 def validation_refusal(problems: Sequence[Mapping[str, Any]]) -> RefusalError:
@@ -261,32 +330,15 @@ def validation_refusal(problems: Sequence[Mapping[str, Any]]) -> RefusalError:
     )
 
 
-def _describe(value: object) -> object:
-    if isinstance(value, dict):
-        return f"<dict of {len(value)} items>"
-    if isinstance(value, list):
-        return f"<list of {len(value)} items>"
-    return value
-
-
-def too_long_refusal(max_model_len: int, prompt_tokens: int, output_tokens: int) -> RefusalError:
-    """The 400 of a prompt, or prompt and output, over the context limit."""
-    if prompt_tokens > max_model_len:
-        # vLLM stops counting one token past the limit.
-        seen = max_model_len + 1
-        message = (
-            f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
-            f"contains at least {seen} input tokens, which exceeds this limit even without any "
-            "output tokens. Please reduce the length of the input prompt."
-        )
-        return parameter_refusal(message, "input_tokens", seen)
+def too_long_refusal(max_model_len: int) -> RefusalError:
+    """The 400 of a prompt over the context limit; vLLM stops counting one token past it."""
+    seen = max_model_len + 1
     message = (
-        f"This model's maximum context length is {max_model_len} tokens. However, you requested "
-        f"{output_tokens} output tokens and your prompt contains at least {prompt_tokens} input "
-        f"tokens, for a total of at least {prompt_tokens + output_tokens} tokens. Please reduce "
-        "the length of the input prompt or the number of requested output tokens."
+        f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
+        f"contains at least {seen} input tokens, which exceeds this limit even without any "
+        "output tokens. Please reduce the length of the input prompt."
     )
-    return parameter_refusal(message, "input_tokens", prompt_tokens)
+    return parameter_refusal(message, "input_tokens", seen)
 
 
 def model_card(name: str, root: str, max_model_len: int, created: int) -> dict[str, Any]:
