@@ -14,11 +14,12 @@ from mcp.server.mcpserver import Context, Elicit, ElicitationResult, Resolve
 from pydantic import Field, WithJsonSchema
 
 from backends.app import App
+from backends.base import Scaling
 from backends.core import answers
 from backends.core.lifecycle import serve
 from backends.core.names import SERVER_NAME, VERSION
 from backends.core.tools import Kind, StrictServer, ToolBox, app_of
-from backends.verbs import about, deploying, measuring, observing
+from backends.verbs import about, deploying, measuring, observing, operating
 from backends.verbs.deploying import Approval
 
 INSTRUCTIONS = """\
@@ -136,6 +137,53 @@ async def plan_deployment(
     """
     request = deploying.parse_request(name, model, max_model_len, max_num_seqs, options)
     return await deploying.plan_deploy(app_of(ctx), target, request, form=format)
+
+
+@box.add(
+    read,
+    "Find quota and capacity",
+    ability="find_capacity",
+    anthropic__searchHint="quota gpu tpu region zone price available",
+)
+async def find_capacity(
+    ctx: Context,
+    target: Target,
+    place: Annotated[str | None, Field(description="Only this region or zone.")] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> answers.Capacity:
+    """Where a target can run: quota against need, who sells the hardware, price, what to request."""
+    return await operating.find_capacity(app_of(ctx), target, place, limit, cursor)
+
+
+@box.add(write, "Stage model weights", ability="stage_model")
+async def stage_model(
+    ctx: Context,
+    target: Target,
+    model: Annotated[str, Field(description="Hugging Face id or local folder.", max_length=512)],
+    destination: Annotated[str | None, Field(description="Bucket folder; default: ours.")] = None,
+    commands_only: bool = False,
+) -> answers.Staged:
+    """Copy weights to where the target reads them, in the background; resumes, skips what is there.
+
+    Next: get_operation, then plan_deployment.
+    """
+    return await operating.stage_model(
+        app_of(ctx), target, model, destination, commands_only=commands_only
+    )
+
+
+@box.add(write, "Save a Hugging Face token", ability="save_hf_token")
+async def save_hf_token(
+    ctx: Context,
+    target: Target,
+    file: Annotated[str | None, Field(description="Default: HF_TOKEN or hf's own file.")] = None,
+) -> answers.TokenSaved:
+    """Keep the token from the server's environment or a file in the target's secret store.
+
+    Never pass a token in a call.
+    """
+    return await operating.save_hf_token(app_of(ctx), target, file)
 
 
 # ---------------------------------------------------------------------------------------- deploy
@@ -289,6 +337,12 @@ async def run_benchmark(
     )
 
 
+@box.add(write, "Time a cold start", ability="probe_cold_start")
+async def probe_cold_start(ctx: Context, target: Target, name: Name) -> answers.Started:
+    """Scale from zero and time each phase, in the background. Interrupts who uses it."""
+    return await operating.probe_cold_start(app_of(ctx), target, name)
+
+
 @box.add(read, "Benchmark results", ability="run_benchmark")
 async def get_benchmarks(
     ctx: Context,
@@ -324,6 +378,39 @@ async def cancel_operation(
 ) -> answers.OperationAnswer:
     """Stop an operation. What it has measured stays."""
     return await measuring.cancel_operation(app_of(ctx), operation_id)
+
+
+# ------------------------------------------------------------------------------ scale and release
+
+
+@box.add(write, "Scale", ability="update_scaling")
+async def update_scaling(
+    ctx: Context,
+    target: Target,
+    name: Name,
+    min_instances: Annotated[int | None, Field(ge=0, le=100)] = None,
+    max_instances: Annotated[int | None, Field(ge=1, le=100)] = None,
+    instances: Annotated[int | None, Field(ge=0, le=100, description="Manual scaling.")] = None,
+    automatic: Annotated[bool | None, Field(description="Back from manual scaling.")] = None,
+) -> answers.Changed:
+    """Change how many instances serve, within the budget; what is not said stays as it is."""
+    scaling = Scaling(min_instances, max_instances, instances, automatic)
+    return await operating.update_scaling(app_of(ctx), target, name, scaling)
+
+
+@box.add(write, "Shift traffic", ability="shift_traffic")
+async def shift_traffic(
+    ctx: Context,
+    target: Target,
+    name: Name,
+    to: Annotated[str, Field(description="candidate, previous, or a revision.", max_length=128)],
+    percent: Annotated[int, Field(ge=0, le=100)] = 100,
+    check: Annotated[
+        bool, Field(description="First compare both on the same prompts; refuse if worse.")
+    ] = True,
+) -> answers.Traffic:
+    """Send a share of traffic to a candidate (deployed with options candidate=true), or back."""
+    return await operating.shift_traffic(app_of(ctx), target, name, to, percent, check=check)
 
 
 # --------------------------------------------------------------------------------- stop and delete

@@ -9,20 +9,24 @@ from __future__ import annotations
 import abc
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from backends.core.answers import (
+    Capacity,
     Changed,
     Check,
     Deployment,
     LogsAnswer,
     ModelEntry,
     Price,
+    Staged,
     Status,
+    TokenSaved,
+    Traffic,
 )
 from backends.core.errors import ConflictError, InvalidInputError, NotFoundError, NotSupportedError
 from backends.core.plans import Plan, Step
@@ -42,11 +46,47 @@ _LOOK_EVERY_S = 0.5
 
 @dataclass(frozen=True)
 class Services:
-    """What a backend is given: settings, the state directory, and the operations."""
+    """What a backend is given.
+
+    Attributes:
+        settings: The resolved settings.
+        state: The state directory.
+        operations: Long operations.
+        cloud_env: Variables that CLIs and cloud clients are run with: none in earnest, those of
+            the rehearsal cloud (which the first call starts) in a rehearsal. Blocks.
+    """
 
     settings: Settings
     state: StateDir
     operations: Operations
+    cloud_env: Callable[[], Mapping[str, str]] = dict
+
+
+class WorkerJob(Protocol):
+    """What a backend sees of the worker that runs it: progress out, the wish to stop in."""
+
+    def progress(self, done: float, total: float | None, message: str) -> None:
+        """Say how far it is."""
+
+    def should_stop(self) -> bool:
+        """Whether somebody asked for an end."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How many instances should serve; None is "as it is".
+
+    Attributes:
+        min_instances: Kept warm.
+        max_instances: At most.
+        instances: An exact number (manual scaling).
+        automatic: True goes back from manual to automatic scaling.
+    """
+
+    min_instances: int | None = None
+    max_instances: int | None = None
+    instances: int | None = None
+    automatic: bool | None = None
 
 
 class DeploySpec(BaseModel):
@@ -274,6 +314,77 @@ class HasModels(Backend):
         """What the checkpoint's own files say it is."""
 
 
+class FindsCapacity(Backend):
+    """Knows where it can run: quota, hardware for sale, price."""
+
+    @abc.abstractmethod
+    async def capacity(self, place: str | None) -> Capacity:
+        """Where the reference deployment could run now.
+
+        Args:
+            place: Only this region or zone.
+
+        Raises:
+            CloudError: Quotas could not be asked; never answered with "no quota".
+        """
+
+
+class Scales(Backend):
+    """Can change how many instances serve."""
+
+    @abc.abstractmethod
+    async def scaling_price(self, name: str, scaling: Scaling) -> Price | None:
+        """What the deployment would cost per hour at most when scaled so."""
+
+    @abc.abstractmethod
+    async def scale(self, name: str, scaling: Scaling) -> Changed:
+        """Change the number of instances; what was not said stays as it is, the mode included."""
+
+
+class ShiftsTraffic(Backend):
+    """Can send a share of traffic to another revision."""
+
+    @abc.abstractmethod
+    async def shift_traffic(self, name: str, to: str, percent: int, *, check: bool) -> Traffic:
+        """Send `percent` of traffic to `to`, the rest to what serves now.
+
+        Args:
+            name: The deployment.
+            to: `candidate`, `previous`, or a revision's name.
+            percent: 0 to 100.
+            check: Compare the candidate with what serves on the same prompts first, and refuse
+                to shift when it breaks the contract.
+        """
+
+
+class ProbesColdStart(Backend):
+    """Can scale to zero and time the way back."""
+
+    @abc.abstractmethod
+    async def cold_start(self, name: str, job: WorkerJob) -> dict[str, Any]:
+        """Run in a worker: scale from zero and time each phase; returns seconds by phase."""
+
+
+class StagesModels(Backend):
+    """Can put weights where the target reads them."""
+
+    @abc.abstractmethod
+    async def plan_staging(self, model: str, destination: str | None) -> Staged:
+        """What is there, what is missing, and the commands that bring it. Changes nothing."""
+
+    @abc.abstractmethod
+    async def stage(self, model: str, destination: str | None, job: WorkerJob) -> dict[str, Any]:
+        """Run in a worker: bring what is missing, resuming where it stopped."""
+
+
+class SavesTokens(Backend):
+    """Can keep a Hugging Face token where the target reads it."""
+
+    @abc.abstractmethod
+    async def save_token(self, token: SecretStr) -> TokenSaved:
+        """Keep the token as a new secret version; it never reaches argv, logs or answers."""
+
+
 # Tool -> the class a target must implement to offer it. Every deployment that has an endpoint can
 # be queried, measured and benchmarked, whatever the target.
 ABILITIES: dict[str, type] = {
@@ -291,6 +402,12 @@ ABILITIES: dict[str, type] = {
     "start_serving": CanStart,
     "stop_serving": CanStop,
     "destroy": CanDestroy,
+    "find_capacity": FindsCapacity,
+    "update_scaling": Scales,
+    "shift_traffic": ShiftsTraffic,
+    "probe_cold_start": ProbesColdStart,
+    "stage_model": StagesModels,
+    "save_hf_token": SavesTokens,
 }
 
 

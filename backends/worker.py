@@ -15,9 +15,10 @@ import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from backends.app import App
+from backends.base import ProbesColdStart, StagesModels
 from backends.core.errors import DevopsError
 from backends.core.state import read_json, stamp, write_json
 
@@ -108,7 +109,23 @@ async def benchmark(app: App, job: Job) -> dict[str, Any]:
     return result
 
 
-JOBS: dict[str, Callable[[App, Job], Awaitable[dict[str, Any]]]] = {"benchmark": benchmark}
+async def cold_start(app: App, job: Job) -> dict[str, Any]:
+    """Scale from zero and time each phase."""
+    backend = cast("ProbesColdStart", app.backend(job.target, "probe_cold_start"))
+    return await backend.cold_start(job.name, job)
+
+
+async def stage(app: App, job: Job) -> dict[str, Any]:
+    """Bring a checkpoint's weights to where the target reads them."""
+    backend = cast("StagesModels", app.backend(job.target, "stage_model"))
+    return await backend.stage(str(job.params["model"]), job.params.get("destination"), job)
+
+
+JOBS: dict[str, Callable[[App, Job], Awaitable[dict[str, Any]]]] = {
+    "benchmark": benchmark,
+    "cold_start": cold_start,
+    "stage_model": stage,
+}
 
 
 async def work(job: Job) -> int:

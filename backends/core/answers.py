@@ -395,3 +395,70 @@ class Help(Answer):
     options: list[dict[str, str]] = Field(default_factory=list)
     doctor: list[Check] = Field(default_factory=list)
     error_codes: list[dict[str, str]] = Field(default_factory=list)
+
+
+class Place(Part):
+    """One region or zone: whether the target can run there, and what stands in the way."""
+
+    place: str
+    verdict: Literal["can run", "short of quota", "not sold here", "no capacity lately", "unknown"]
+    usd_per_hour: float | None = None
+    provisioning: str | None = None
+    quota_limit: float | None = None
+    quota_used: float | None = None
+    short_of: list[str] = Field(default_factory=list)
+    note: str | None = None
+
+
+class Capacity(Answer):
+    """Where a target can run: quota, who sells the hardware, price, and what to ask for."""
+
+    target: str
+    needs: dict[str, str | int | float] = Field(default_factory=dict)
+    items: list[Place]
+    total: int
+    next_cursor: str | None = None
+    to_request: list[str] = Field(default_factory=list)
+    not_answering: list[NotAsked] = Field(default_factory=list)
+
+
+class Share(Part):
+    """One revision or variant and the share of traffic it gets."""
+
+    revision: str
+    percent: int
+    tag: str | None = None
+    url: str | None = None
+    state: str | None = None
+
+
+class Traffic(Answer):
+    """How traffic is split after a shift, and what a contract check found before it."""
+
+    target: str
+    name: str
+    shares: list[Share]
+    checks: list[Check] = Field(default_factory=list)
+    done: list[str] = Field(default_factory=list)
+
+
+class Staged(Answer):
+    """Where a checkpoint's weights are, what was there already, and what runs or is to be run."""
+
+    target: str
+    model: str
+    destination: str
+    operation_id: str | None = None
+    present: list[str] = Field(default_factory=list)
+    commands: list[str] = Field(default_factory=list)
+    usd_per_month: float | None = None
+
+
+class TokenSaved(Answer):
+    """Where a token is kept now; never the token."""
+
+    target: str
+    secret: str
+    version: str | None = None
+    readers: list[str] = Field(default_factory=list)
+    done: list[str] = Field(default_factory=list)

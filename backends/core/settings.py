@@ -78,6 +78,11 @@ class Settings(BaseSettings):
         validation_alias=_env("VLLM_DEVOPS_TARGETS"),
         description="Targets to offer, comma-separated. Default: all.",
     )
+    rehearsal: bool = Field(
+        False,
+        validation_alias=_env("VLLM_DEVOPS_REHEARSAL"),
+        description="1: clouds are played on this machine; no account, no cost, nothing is real.",
+    )
     confirm: Confirm = Field(
         Confirm.PERSON,
         validation_alias=_env("VLLM_DEVOPS_CONFIRM"),
@@ -172,6 +177,7 @@ class Settings(BaseSettings):
 # Used when the value given is wrong: whatever spends and deletes least.
 _SAFE: Mapping[str, Any] = {
     "mode": Mode.READ_ONLY,
+    "rehearsal": True,
     "confirm": Confirm.PERSON,
     "max_usd_per_hour": 0.0,
 }

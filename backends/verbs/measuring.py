@@ -91,7 +91,7 @@ async def run_benchmark(
         target,
         name,
         {"benchmark_id": benchmark_id, "spec": spec.model_dump(mode="json")},
-        _worker_env(app),
+        worker_env(app),
     )
     levels = ", ".join(map(str, concurrency))
     total = sum(spec.requests_for(level) for level in concurrency)
@@ -381,9 +381,12 @@ def benchmark_json(app: App, benchmark_id: str) -> str:
     return BenchmarkStore(app.state.benchmarks).load(benchmark_id).model_dump_json(indent=1)
 
 
-def _worker_env(app: App) -> dict[str, str]:
+def worker_env(app: App) -> dict[str, str]:
     """What the worker must see as we do, even where it came from `.env` or a default."""
-    env = {variable_of("state_dir"): str(app.state.root)}
+    env = {
+        variable_of("state_dir"): str(app.settings.state_dir),
+        variable_of("rehearsal"): str(app.settings.rehearsal),
+    }
     if app.settings.base_url is not None:
         env[variable_of("base_url")] = app.settings.base_url
     if app.settings.api_key is not None:
