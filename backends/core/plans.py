@@ -309,10 +309,14 @@ def _unforeseen(error: Exception) -> DevopsError:
     return DevopsError(type(error).__name__, words=str(error))
 
 
+def _words(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def describe(settings: Mapping[str, object], meanings: Mapping[str, str]) -> list[Setting]:
     """Settings as the plan shows them: set values only, with their meaning."""
     return [
-        Setting(name=key, value=str(value), meaning=meanings.get(key))
+        Setting(name=key, value=_words(value), meaning=meanings.get(key))
         for key, value in settings.items()
         if value is not None
     ]

@@ -36,8 +36,9 @@ from backends.core.state import stamp
 # Clients cut a call off at 60 s (Claude Desktop, Copilot CLI) and progress does not extend that.
 CALL_LIMIT_S = 45.0
 
-# The id of the call being answered, so that audit lines of one call belong together.
+# The id and the client of the call being answered, so that audit lines of one call belong together.
 current_call: ContextVar[str] = ContextVar("current_call", default="")
+current_client: ContextVar[str] = ContextVar("current_client", default="unknown")
 
 _log = logging.getLogger("vllm_devops")
 
@@ -259,6 +260,7 @@ def _wrap(spec: ToolSpec, app: App) -> Callable[..., Awaitable[CallToolResult]]:
         ctx = next((v for v in arguments.values() if isinstance(v, Context)), None)
         call_id = secrets.token_hex(4)
         current_call.set(call_id)
+        current_client.set(client_of(ctx) if ctx is not None else "unknown")
         audited = spec.kind is not Kind.READ
 
         def record(event: str, outcome: str) -> None:
@@ -267,7 +269,7 @@ def _wrap(spec: ToolSpec, app: App) -> Callable[..., Awaitable[CallToolResult]]:
                     event=event,
                     call_id=call_id,
                     tool=spec.name,
-                    client=client_of(ctx) if ctx is not None else "unknown",
+                    client=current_client.get(),
                     arguments={
                         key: value
                         for key, value in arguments.items()

@@ -19,7 +19,7 @@ from backends.core.errors import (
 from backends.core.plans import Plan, StoredPlan, Verb, run_steps
 from backends.core.script import shell_script
 from backends.core.settings import Confirm
-from backends.core.tools import app_of, current_call
+from backends.core.tools import app_of, current_call, current_client
 from backends.verbs.observing import gather_deployments
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ async def _run(app: App, backend: RunsPlans, stored: StoredPlan, fresh: Plan) ->
         event="plan",
         call_id=current_call.get(),
         tool=plan.verb,
-        client="",
+        client=current_client.get(),
         arguments={"target": plan.target, "name": plan.name, "plan_id": stored.plan_id},
         outcome="steps follow",
         plan_hash=stored.plan_hash,
