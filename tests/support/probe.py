@@ -182,16 +182,16 @@ class Probe:
 
     # ------------------------------------------------------------------------------- tools
 
-    def tool(self, tool: str, /, within_s: float = 50, **arguments: object) -> Reply:
+    def tool(self, tool: str, /, **arguments: object) -> Reply:
         """Call a tool and answer its questions."""
         params: dict[str, Any] = {"name": tool, "arguments": arguments}
-        result = self.call("tools/call", params, within_s)
+        result = self.call("tools/call", params)
         while result.get("resultType") == "input_required":
             answers: dict[str, Any] = {}
             for key, question in result["inputRequests"].items():
                 answers[key] = self._answer(question["params"])
             again = params | {"inputResponses": answers, "requestState": result["requestState"]}
-            result = self.call("tools/call", again, within_s)
+            result = self.call("tools/call", again)
         return Reply.of(result)
 
     def start_tool(
