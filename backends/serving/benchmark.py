@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     try:
         spec = BenchmarkSpec(
-            levels=[int(level) for level in asked.concurrency.split(",")],
+            levels=asked.concurrency,
             requests_per_level=asked.requests,
             warmup_requests=asked.warmup,
             max_tokens=asked.max_tokens,
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             label=asked.label,
         )
         endpoint = _endpoint(asked)
-    except (ValidationError, ValueError, DevopsError) as error:
+    except (ValidationError, DevopsError) as error:
         parser.error(_one_line(error))
     return asyncio.run(_run(spec, endpoint, asked.output))
 
@@ -71,7 +71,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--base-url", required=True, help="http(s)://host[:port], without /v1")
     add("--model", help="served model name (default: the first one the endpoint lists)")
     add(
-        "--concurrency", default="1,2,4,8", help="levels, separated by commas (default %(default)s)"
+        "--concurrency",
+        type=_levels,
+        default="1,2,4,8",
+        help="levels, separated by commas (default %(default)s)",
     )
     add(
         "--requests", type=int, help="requests a level (default: twice the concurrency, at least 4)"
@@ -95,6 +98,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--output", type=Path, default=Path(RUN_FILE), help="where to write (default %(default)s)")
     return parser
+
+
+def _levels(text: str) -> list[int]:
+    try:
+        return [int(level) for level in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError("whole numbers separated by commas, like 1,8,64") from None
 
 
 def _endpoint(asked: argparse.Namespace) -> Endpoint:

@@ -26,6 +26,9 @@ MAX_COALESCED_SHARE = 0.01
 MAX_CPU_SHARE = 0.8
 WARN_RUN_DELAY_SHARE = 0.02
 MAX_RUN_DELAY_SHARE = 0.10
+MIN_RUN_DELAY_S = 0.1
+"""In a level of a tenth of a second one slice given to another process is a large share."""
+
 MAX_SEND_LAG_SHARE_OF_TTFT = 0.01
 PREFIX_HITS_WARNING = 0.05
 TOKEN_MISMATCH_WARNING = 0.05
@@ -200,7 +203,7 @@ def _objections(result: LevelResult, raw: LevelRaw, itl_p10_ms: float | None) ->
         )
     if check.cpu_share is not None and check.cpu_share > MAX_CPU_SHARE:
         reasons.append(f"the client used {check.cpu_share:.0%} of a core: it was the bottleneck")
-    if check.run_delay_share is not None and check.run_delay_share > MAX_RUN_DELAY_SHARE:
+    if _starved(result):
         reasons.append(
             f"the client waited {check.run_delay_share:.0%} of the time for a core: the machine "
             "it runs on is too busy"
@@ -218,6 +221,11 @@ def _objections(result: LevelResult, raw: LevelRaw, itl_p10_ms: float | None) ->
     return reasons
 
 
+def _starved(result: LevelResult) -> bool:
+    share = result.self_check.run_delay_share or 0.0
+    return share > MAX_RUN_DELAY_SHARE and share * result.duration_s > MIN_RUN_DELAY_S
+
+
 def _warnings(result: LevelResult, raw: LevelRaw, spec: BenchmarkSpec) -> list[str]:
     """Return what a reader should know of a level whose figures stand."""
     check, server, out = result.self_check, result.server, []
@@ -228,7 +236,7 @@ def _warnings(result: LevelResult, raw: LevelRaw, spec: BenchmarkSpec) -> list[s
             f"{first.message[:120]})"
         )
     delay = check.run_delay_share or 0.0
-    if WARN_RUN_DELAY_SHARE < delay <= MAX_RUN_DELAY_SHARE:
+    if delay > WARN_RUN_DELAY_SHARE and not _starved(result):
         out.append(f"the client waited {delay:.1%} of the time for a core")
     if check.coalesced_share > MAX_COALESCED_SHARE:
         out.append(

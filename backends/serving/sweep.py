@@ -296,7 +296,8 @@ class _Sweep:
         )
         server = self._server_figures(scrape)
         result = level_result(raw, spec, concurrency, started_at=started_at, server=server)
-        self.record.levels.append(result)
+        if raw.records or not raw.cut_short:
+            self.record.levels.append(result)
         self.record.current = None
         self._requests_before += spec.requests_for(concurrency) + spec.warmup_for(concurrency)
         await self._save()
