@@ -152,7 +152,7 @@ async def find_capacity(
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> answers.Capacity:
-    """Where a target can run: quota against need, who sells the hardware, price, what to request."""
+    """Where a target can run: quota against need, who sells the hardware, price."""
     return await operating.find_capacity(app_of(ctx), target, place, limit, cursor)
 
 
