@@ -7,6 +7,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Awaitable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -45,6 +46,7 @@ class LocalLooking(Backend):
     def __init__(self, services: Services) -> None:
         super().__init__(services)
         self._follower = LogFollower()
+        self._attached_simulated: bool | None = None
 
     def _records(self) -> Records:
         return Records(self.services.state)
@@ -148,9 +150,10 @@ class LocalLooking(Backend):
 
         headers = bearer if key else None
         if name == ATTACHED and settings.base_url is not None:
-            return Endpoint(
+            attached = Endpoint(
                 settings.base_url, headers=headers, source="the endpoint in VLLM_BASE_URL"
             )
+            return replace(attached, simulated=await self._says_simulated(attached))
         record = self._get(name)
         return Endpoint(
             f"http://{HOST}:{record.port}",
@@ -158,6 +161,20 @@ class LocalLooking(Backend):
             simulated=record.engine == "simulator",
             source=f"{record.engine} {self._at(name)} on this machine",
         )
+
+    async def _says_simulated(self, endpoint: Endpoint) -> bool:
+        """Whether an endpoint that we did not start calls itself a simulator in its version."""
+        if self._attached_simulated is None:
+            async with EndpointClient(endpoint, timeout_s=_HEALTH_TIMEOUT_S) as client:
+                try:
+                    self._attached_simulated = "simulated" in await client.version()
+                except (EndpointUnreachableError, EndpointNotReadyError):
+                    # Asked again when it is up.
+                    return False
+                except EndpointError:
+                    # A server without /version is no simulator of ours.
+                    self._attached_simulated = False
+        return self._attached_simulated
 
     async def price(self, name: str) -> Price | None:
         """This machine's price for a real engine, the imitated target's list price otherwise."""
