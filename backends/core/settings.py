@@ -161,6 +161,9 @@ class Settings(BaseSettings):
         url = value.strip().rstrip("/").removesuffix("/v1")
         if not url.startswith(("http://", "https://")):
             raise ValueError("must start with http:// or https://")
+        if "@" in url.partition("://")[2].partition("/")[0]:
+            # It is shown in answers and logs, so a password in it would be too.
+            raise ValueError("must not carry a user or password; set VLLM_API_KEY instead")
         return url
 
     @field_validator("vllm_bin", "api_key", "max_usd_per_hour", mode="before")
