@@ -16,21 +16,15 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from backends.core.errors import EndpointUnreachableError, NotSupportedError
+from backends.serving.asyncio_stream import Stream, Wire
 from backends.serving.loadgen import LevelProgress, LevelRaw, LevelSpec, Phase, RequestRecord
-from backends.serving.refusals import mask, retry_after_s
-from backends.serving.wire import (
-    Failure,
-    HttpResponseReader,
-    SseDecoder,
-    StreamTally,
-    WireError,
-    body_words,
-)
+from backends.serving.refusals import mask
+from backends.serving.wire import Failure
 
 if TYPE_CHECKING:
     import ssl
@@ -53,7 +47,6 @@ HEADER_REFRESH_S = 300.0
 PAUSE_AFTER_FAILURE_S = 0.1
 """So that an endpoint that refuses everything is not hammered."""
 
-REFUSAL_BYTES = 8192
 SPARE_FILES = 64
 
 
@@ -127,7 +120,7 @@ class _Level:
         self._address = _Address.of(endpoint, spec.path)
         self._auth = b""
         self._run_id = secrets.token_hex(4)
-        self._streams: list[_Stream] = []
+        self._streams: list[Stream] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._bodies: Iterator[tuple[int, bytes]] = iter(())
         self._records: list[RequestRecord] = []
@@ -137,6 +130,11 @@ class _Level:
         self._ended: asyncio.Future[None] | None = None
         self._in_flight = 0
         self._errors = 0
+
+    @property
+    def timeout_s(self) -> float:
+        """Bound of one request."""
+        return self.spec.timeout_s
 
     async def run(self) -> None:
         await self._refresh_headers()
@@ -196,7 +194,7 @@ class _Level:
                     await task
         self._report_phase()
 
-    def next_request(self, stream: _Stream, free_since_ns: int | None) -> None:
+    def next_request(self, stream: Stream, free_since_ns: int | None) -> None:
         """Give a free stream its next request, or end the phase when none is left."""
         if self._ended is None or self._ended.done():
             return
@@ -221,7 +219,7 @@ class _Level:
         else:
             self._spawn(self._send_anew(stream, record, head + body))
 
-    def finished(self, stream: _Stream, record: RequestRecord) -> None:
+    def finished(self, stream: Stream, record: RequestRecord) -> None:
         """Take a finished request and keep its stream busy."""
         self._in_flight -= 1
         if self._ended is None or self._ended.done():
@@ -285,11 +283,11 @@ class _Level:
 
     async def _open(self) -> None:
         """Open every connection before anything is sent; only a total failure is an error."""
-        self._streams = [_Stream(self) for _ in range(self.spec.concurrency)]
+        self._streams = [Stream(self) for _ in range(self.spec.concurrency)]
         gate = asyncio.Semaphore(CONNECTS_AT_ONCE)
         errors: list[OSError] = []
 
-        async def one(stream: _Stream) -> None:
+        async def one(stream: Stream) -> None:
             async with gate:
                 try:
                     await self._connect(stream)
@@ -313,12 +311,12 @@ class _Level:
                 with suppress(OSError):
                     await self._connect(stream)
 
-    async def _connect(self, stream: _Stream) -> None:
+    async def _connect(self, stream: Stream) -> None:
         address = self._address
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._loop.create_connection(
-                    lambda: _Wire(stream),
+                    lambda: Wire(stream),
                     address.host,
                     address.port,
                     ssl=address.tls,
@@ -327,7 +325,7 @@ class _Level:
         except TimeoutError:
             raise TimeoutError(f"no connection within {CONNECT_TIMEOUT_S:g} s") from None
 
-    async def _send_anew(self, stream: _Stream, record: RequestRecord, request: bytes) -> None:
+    async def _send_anew(self, stream: Stream, record: RequestRecord, request: bytes) -> None:
         self.raw.reconnects += 1
         record.sent_ns = time.perf_counter_ns()
         try:
@@ -357,181 +355,6 @@ class _Level:
                 raise NotSupportedError(f"The header {name.strip()} holds a line break.")
         self.secrets = [part for v in headers.values() for part in (v, v.removeprefix("Bearer "))]
         self._auth = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
-
-
-class _Wire(asyncio.Protocol):
-    """One connection of a stream; what a replaced one still has to say is nobody's any more."""
-
-    def __init__(self, stream: _Stream) -> None:
-        self._stream = stream
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._stream.attach(self, cast("asyncio.Transport", transport))
-
-    def data_received(self, data: bytes) -> None:
-        now_ns = time.perf_counter_ns()
-        if self._stream.wire is self:
-            self._stream.received(data, now_ns)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._stream.wire is self:
-            self._stream.lost(exc)
-
-
-class _Stream:
-    """Carries one request at a time, on one connection after the other where it must."""
-
-    def __init__(self, level: _Level) -> None:
-        self._level = level
-        self.wire: _Wire | None = None
-        self._transport: asyncio.Transport | None = None
-        self._record: RequestRecord | None = None
-        self._reader = HttpResponseReader()
-        self._decoder: SseDecoder | None = None
-        self._tally = StreamTally()
-        self._refusal = b""
-        self._deadline: asyncio.TimerHandle | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
-
-    def send(self, record: RequestRecord, request: bytes, free_since_ns: int | None) -> None:
-        """Send a request; its end comes to `_Level.finished`."""
-        assert self._transport is not None  # noqa: S101 - the caller asked is_open
-        self._record = record
-        self._reader = HttpResponseReader()
-        self._decoder = None
-        self._tally = StreamTally(content_ns=record.content_ns)
-        self._refusal = b""
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(self._level.spec.timeout_s, self._expire)
-        record.sent_ns = time.perf_counter_ns()
-        if free_since_ns is not None:
-            record.send_lag_ns = record.sent_ns - free_since_ns
-        self._transport.write(request)
-
-    def abandon(self) -> None:
-        """Close without a word; the request in flight is nobody's any more."""
-        self._forget()
-        self._drop()
-
-    def attach(self, wire: _Wire, transport: asyncio.Transport) -> None:
-        """Take a connection that has just been made."""
-        self.wire, self._transport = wire, transport
-
-    def received(self, data: bytes, now_ns: int) -> None:
-        """Take the bytes of one read."""
-        record = self._record
-        if record is None:
-            self.abandon()
-            return
-        if record.first_byte_ns == 0:
-            record.first_byte_ns = now_ns
-        try:
-            body = self._reader.feed(data)
-            if body:
-                self._take(body, record, now_ns)
-        except WireError as error:
-            self._fail(Failure("malformed_answer", str(error)), now_ns)
-            return
-        if self._reader.complete:
-            self._end(now_ns)
-
-    def lost(self, exc: Exception | None) -> None:
-        """Take note that the connection has closed, for better or worse."""
-        self.wire = self._transport = None
-        if self._record is None:
-            return
-        now_ns = time.perf_counter_ns()
-        events = len(self._record.content_ns)
-        try:
-            self._reader.eof()
-        except WireError as error:
-            words = f"{exc or error}, after {events} content events"
-            self._fail(Failure("connection_lost", words), now_ns)
-        else:
-            self._end(now_ns)
-
-    def _take(self, body: bytes, record: RequestRecord, now_ns: int) -> None:
-        if self._decoder is None:
-            kind = self._reader.headers.get("content-type", "")
-            if self._reader.status != 200 or "text/event-stream" not in kind:
-                self._refusal = (self._refusal + body)[:REFUSAL_BYTES]
-                return
-            self._decoder = SseDecoder()
-        before = len(record.content_ns)
-        for event in self._decoder.feed(body):
-            self._tally.take(event, now_ns)
-        came = len(record.content_ns) - before
-        if came > 1:
-            record.coalesced += came - 1
-
-    def _end(self, now_ns: int) -> None:
-        status, headers = self._reader.status, self._reader.headers
-        if status != 200:
-            self._fail(
-                Failure(
-                    f"http_{status}",
-                    body_words(self._refusal, 500),
-                    status,
-                    retry_after_s(headers),
-                ),
-                now_ns,
-            )
-        elif self._decoder is None:
-            kind = headers.get("content-type", "no content type")
-            self._fail(
-                Failure(
-                    "not_streamed",
-                    f"answered whole ({kind}) although a stream was asked for",
-                    status,
-                ),
-                now_ns,
-            )
-        else:
-            self._finish(self._tally.failure(), now_ns)
-
-    def _expire(self) -> None:
-        record = self._record
-        events = len(record.content_ns) if record else 0
-        limit_s = self._level.spec.timeout_s
-        self._fail(
-            Failure("timeout", f"no end within {limit_s:g} s; {events} content events had come"),
-            time.perf_counter_ns(),
-        )
-
-    def _fail(self, failure: Failure, now_ns: int) -> None:
-        if not self._reader.complete:
-            self._drop()
-        self._finish(failure, now_ns)
-
-    def _finish(self, failure: Failure | None, now_ns: int) -> None:
-        record = self._record
-        assert record is not None  # noqa: S101 - every path here has one
-        self._forget()
-        tally = self._tally
-        record.end_ns = now_ns
-        record.first_answer_ns = tally.first_answer_ns
-        record.prompt_tokens = tally.prompt_tokens
-        record.completion_tokens = tally.completion_tokens
-        record.finish_reason = tally.finish_reason
-        record.failure = failure
-        if not self._reader.keep_alive:
-            self._drop()
-        self._level.finished(self, record)
-
-    def _drop(self) -> None:
-        """Close the connection at once and hear no more of it."""
-        transport, self.wire, self._transport = self._transport, None, None
-        if transport is not None:
-            transport.abort()
-
-    def _forget(self) -> None:
-        self._record = None
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
 
 
 def _refuse_proxy(endpoint: Endpoint) -> None:
