@@ -6,6 +6,9 @@ pid was never written down (we died in between) is found by the mark in its envi
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import json
 import re
 import shutil
 from pathlib import Path
@@ -95,6 +98,9 @@ class Records:
         if raw is None:
             return None
         record = Record.model_validate(raw)
+        ending = read_json(self._exit_path(name)) or {}
+        if record.pid is not None and ending.get("pid") == record.pid:
+            record.exit_code = ending.get("exit_code")
         if record.pid is None and record.started_at is not None and record.stopped_at is None:
             found = _find_by_mark(self._mark(name))
             if found is not None:
@@ -134,9 +140,12 @@ class Records:
         self.put(record)
 
         def ended(code: int) -> None:
-            now = self.get(record.name)
-            if now is not None and now.pid == process.pid:
-                self.put(now.model_copy(update={"exit_code": code}))
+            # A file of its own: who stops or removes the deployment writes the record meanwhile.
+            ending = {"pid": process.pid, "exit_code": code}
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                temporary = self._exit_path(record.name).with_suffix(".new")
+                temporary.write_text(json.dumps(ending), encoding="utf-8")
+                temporary.replace(self._exit_path(record.name))
 
         try:
             process = detach(
@@ -165,10 +174,19 @@ class Records:
 
     def remove(self, name: str) -> None:
         """Remove the folder with the record and the logs."""
-        shutil.rmtree(self.folder(name))
+        try:
+            shutil.rmtree(self.folder(name))
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            # The exit code of a process that ended this moment was written into it.
+            shutil.rmtree(self.folder(name))
 
     def _path(self, name: str) -> Path:
         return self.folder(name) / "deployment.json"
+
+    def _exit_path(self, name: str) -> Path:
+        return self.folder(name) / "exit.json"
 
     def _mark(self, name: str) -> str:
         return str(self.folder(name))
