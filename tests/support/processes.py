@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +19,10 @@ _T = TypeVar("_T")
 def _recorded_pids(root: Path) -> Iterator[int]:
     for pattern in ("**/deployments/*/*/deployment.json", "**/operations/*/operation.json"):
         for path in root.glob(pattern):
-            pid = json.loads(path.read_text(encoding="utf-8")).get("pid")
-            if isinstance(pid, int):
-                yield pid
+            # Not parsed: some tests damage their records.
+            found = re.search(r'"pid": ?(\d+)', path.read_text(encoding="utf-8"))
+            if found is not None:
+                yield int(found[1])
 
 
 def end_all_under(root: Path) -> None:
