@@ -158,12 +158,12 @@ class _Level:
             stream.abandon()
 
     async def _measure(self) -> None:
-        delay_s, cpu_s = _run_delay_s(), time.thread_time()
         reconnects = self.raw.reconnects
         with _no_garbage_collection():
+            delay_s, cpu_s = _run_delay_s(), time.thread_time()
             await self._drive(self.spec.bodies, measuring=True)
-        self.raw.cpu_s = time.thread_time() - cpu_s
-        later_s = _run_delay_s()
+            self.raw.cpu_s = time.thread_time() - cpu_s
+            later_s = _run_delay_s()
         if delay_s is not None and later_s is not None:
             self.raw.run_delay_s = later_s - delay_s
         self.raw.reconnects -= reconnects

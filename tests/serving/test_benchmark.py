@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -285,6 +286,22 @@ async def test_an_endpoint_without_metrics_is_measured_and_said_once(tmp_path: P
     assert run.state == "completed"
     assert [level.server for level in run.levels] == [None, None]
     assert sum("no engine figures" in warning for warning in run.warnings) == 1
+
+
+async def test_a_client_that_is_held_up_marks_its_own_level_invalid(
+    mock: MockSse, tmp_path: Path
+) -> None:
+    def hold_up(_: BenchmarkProgress) -> None:
+        end_s = time.perf_counter() + 0.1
+        while time.perf_counter() < end_s:
+            pass
+
+    spec = BenchmarkSpec(levels=[4], max_tokens=100, requests_per_level=8)
+    run = await run_benchmark(spec, Endpoint(mock.base_url), tmp_path, hold_up)
+    assert run.state == "completed"
+    reasons = " / ".join(run.levels[0].invalid_reasons)
+    assert "the client came late to read" in reasons
+    assert "their ITL is lost" in reasons
 
 
 async def test_every_request_of_a_run_is_different(tmp_path: Path) -> None:
