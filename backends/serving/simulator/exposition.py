@@ -116,6 +116,7 @@ class EngineCollector(Collector):
             histogram: Histogram = getattr(stats, attribute)
             family = HistogramMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
             family.add_metric(list(self._labels.values()), histogram.cumulative(), histogram.total)
+            family.add_sample(f"vllm:{name}_created", self._labels, self._created)
             yield family
 
     def _gauges(self) -> Iterator[Metric]:
