@@ -160,8 +160,12 @@ V6E = Accelerator(
         20.0, f"{_TPU_V6E}: E2B 212 and 12B 45 tok/s at ctx128 c1; the part that follows layers"
     ),
     sequence_overhead_us=derived(300.0, f"{_TPU_V6E}: E2B ctx128, 212 tok/s at c1, 2452 at c64"),
-    compute_utilization=derived(0.35, f"{_TPU_V6E}: first token after 16 ms at 1024 input tokens"),
-    attention_utilization=assumed(0.15, "below the matrix products; no run separates it"),
+    compute_utilization=derived(
+        0.53, f"{_TPU_V6E}: first token after 12.2 ms at 128 and 16 ms at 1024 input tokens"
+    ),
+    attention_utilization=derived(
+        0.13, f"{_TPU_V6E}: at 16 000 input tokens each user adds 265 ms to the first token"
+    ),
 )
 
 ACCELERATORS: Mapping[str, Accelerator] = MappingProxyType(
