@@ -253,7 +253,7 @@ class _Level:
             await asyncio.sleep(TICK_S)
             now_ns = time.perf_counter_ns()
             if self._measuring:
-                self.raw.loop_lag_ns.append(max(0, now_ns - due_ns - TIMER_GRAIN_NS))
+                self._note_lag(max(0, now_ns - due_ns - TIMER_GRAIN_NS))
             due_ns = now_ns
             if now_ns - asked_ns >= CANCEL_S * 1e9:
                 asked_ns = now_ns
@@ -263,6 +263,14 @@ class _Level:
             if now_ns - reported_ns >= PROGRESS_S * 1e9:
                 reported_ns = now_ns
                 self._report_phase()
+
+    def _note_lag(self, lag_ns: int) -> None:
+        """Keep a sample for every tick that was missed too, or one long halt would count as one."""
+        while True:
+            self.raw.loop_lag_ns.append(lag_ns)
+            lag_ns -= int(TICK_S * 1e9)
+            if lag_ns <= 0:
+                return
 
     def _report_phase(self) -> None:
         if self._measuring:

@@ -171,7 +171,9 @@ def _self_check(raw: LevelRaw, duration_s: float, events: int) -> SelfCheck:
         loop_lag_max_ms=lags[-1] / 1e6 if lags else None,
         send_lag_p99_ms=percentile(sends, 99) / 1e6 if sends else None,
         cpu_share=raw.cpu_s / whole if whole and raw.cpu_s is not None else None,
-        run_delay_share=raw.run_delay_s / whole if whole and raw.run_delay_s is not None else None,
+        run_delay_share=min(1.0, raw.run_delay_s / whole)
+        if whole and raw.run_delay_s is not None
+        else None,
         coalesced_share=coalesced / events if events else 0.0,
         reconnects=raw.reconnects,
     )
