@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from backends.core.errors import CliMissingError, OutcomeUnknownError
 
+MASK = "***"
 _MAX_OUTPUT_BYTES = 8 * 1024 * 1024
 _KILL_GRACE_S = 2.0
 
@@ -19,15 +20,46 @@ _KILL_GRACE_S = 2.0
 _running: set[int] = set()
 
 
+class Secret:
+    """A value that only the running process sees: `str`, `repr` and formatting show `***`.
+
+    An argument may be made of it (`Secret("token")`), though standard input is the better way:
+    other users of a machine can see a process's arguments.
+
+    Args:
+        value: What is hidden.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return MASK
+
+    __repr__ = __str__
+
+    def __format__(self, spec: str) -> str:
+        return format(MASK, spec)
+
+    def reveal(self) -> str:
+        """The value itself; for the runner alone."""
+        return self._value
+
+
+Argument = str | Secret
+
+
 @dataclass(frozen=True)
 class Finished:
     """A process that ended by itself.
 
     Attributes:
-        argv: What was run.
+        argv: What was run, secrets masked.
         code: Its exit code; negative when a signal ended it.
-        stdout: Its output, cut at 8 MiB.
-        stderr: Its error output, cut at 8 MiB.
+        stdout: Its output, cut at 8 MiB, secrets masked.
+        stderr: Its error output, cut at 8 MiB, secrets masked.
         cut: Whether something was cut.
     """
 
@@ -39,16 +71,17 @@ class Finished:
 
 
 async def run(
-    argv: Sequence[str],
+    argv: Sequence[Argument],
     *,
     timeout_s: float,
-    stdin: bytes | None = None,
+    stdin: bytes | Secret | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Finished:
     """Run a command and wait for it.
 
     Args:
-        argv: The program and its arguments; never a shell line.
+        argv: The program and its arguments; never a shell line. Secrets in it are masked in all
+            that comes back.
         timeout_s: Seconds until it is ended, with all it started.
         stdin: What it is given on standard input (the way for secrets).
         env: Variables added to this process's own.
@@ -57,10 +90,13 @@ async def run(
         CliMissingError: The program is not installed.
         OutcomeUnknownError: It did not end in time; it may have done its work.
     """
+    shown = tuple(map(str, argv))
+    hidden = [item.reveal() for item in (*argv, stdin) if isinstance(item, Secret)]
+    given = stdin.reveal().encode() if isinstance(stdin, Secret) else stdin
     try:
         process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
+            *(item.reveal() if isinstance(item, Secret) else item for item in argv),
+            stdin=asyncio.subprocess.DEVNULL if given is None else asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "TERM": "dumb", **(env or {})},
@@ -68,9 +104,9 @@ async def run(
         )
     except FileNotFoundError as error:
         raise CliMissingError(
-            f"{argv[0]} is not installed.",
+            f"{shown[0]} is not installed.",
             words=str(error),
-            next_action=f"Install {argv[0]}, or put it on PATH, and call again.",
+            next_action=f"Install {shown[0]}, or put it on PATH, and call again.",
         ) from error
     _running.add(process.pid)
     out: list[bytes] = []
@@ -78,14 +114,14 @@ async def run(
     try:
         async with asyncio.timeout(timeout_s):
             cut = await asyncio.gather(
-                _drain(process.stdout, out), _drain(process.stderr, err), _feed(process, stdin)
+                _drain(process.stdout, out), _drain(process.stderr, err), _feed(process, given)
             )
             code = await process.wait()
     except TimeoutError:
         await _end(process)
         raise OutcomeUnknownError(
-            f"{argv[0]} did not finish within {timeout_s:.0f} s and was ended.",
-            words=b"".join(err).decode("utf-8", "replace")[-2000:],
+            f"{shown[0]} did not finish within {timeout_s:.0f} s and was ended.",
+            words=_text(err, hidden)[-2000:],
             cause="The other side was slow. What it was asked to do may have happened.",
             next_action="Call get_status or list_deployments before trying again.",
         ) from None
@@ -95,10 +131,10 @@ async def run(
     finally:
         _running.discard(process.pid)
     return Finished(
-        tuple(argv),
+        shown,
         code,
-        b"".join(out).decode("utf-8", "replace"),
-        b"".join(err).decode("utf-8", "replace"),
+        _text(out, hidden),
+        _text(err, hidden),
         any(cut),
     )
 
@@ -118,6 +154,14 @@ def end_all(grace_s: float = 0.3) -> None:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
         _running.discard(pid)
+
+
+def _text(chunks: Sequence[bytes], hidden: Sequence[str]) -> str:
+    text = b"".join(chunks).decode("utf-8", "replace")
+    for value in hidden:
+        if value:
+            text = text.replace(value, MASK)
+    return text
 
 
 def _reaped(pid: int) -> bool:

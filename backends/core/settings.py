@@ -135,6 +135,24 @@ class Settings(BaseSettings):
         validation_alias=_env("VLLM_API_KEY"),
         description="Its API key. Also given to vLLM engines started on `local`.",
     )
+    google_cloud_project: str | None = Field(
+        None,
+        validation_alias=_env("GOOGLE_CLOUD_PROJECT"),
+        pattern="^[a-z][a-z0-9:.-]{4,61}[a-z0-9]$",
+        description="Google Cloud project id. Default: the one gcloud is configured for.",
+    )
+    google_cloud_location: str | None = Field(
+        None,
+        validation_alias=_env("GOOGLE_CLOUD_LOCATION"),
+        pattern="^[a-z]+-[a-z]+[0-9]+$",
+        description="Google Cloud region to deploy to. Default: the target's reference region.",
+    )
+    google_cloud_bucket: str | None = Field(
+        None,
+        validation_alias=_env("VLLM_DEVOPS_BUCKET"),
+        pattern="^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$",
+        description="Cloud Storage bucket that holds weights. Default: PROJECT-bucket.",
+    )
     log_level: str = Field(
         "WARNING",
         pattern="^(DEBUG|INFO|WARNING|ERROR)$",
@@ -166,7 +184,15 @@ class Settings(BaseSettings):
             raise ValueError("must not carry a user or password; set VLLM_API_KEY instead")
         return url
 
-    @field_validator("vllm_bin", "api_key", "max_usd_per_hour", mode="before")
+    @field_validator(
+        "vllm_bin",
+        "api_key",
+        "max_usd_per_hour",
+        "google_cloud_project",
+        "google_cloud_location",
+        "google_cloud_bucket",
+        mode="before",
+    )
     @classmethod
     def _blank_is_unset(cls, value: object) -> object:
         return None if isinstance(value, str) and not value.strip() else value

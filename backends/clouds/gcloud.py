@@ -1,0 +1,95 @@
+"""Runs gcloud: no prompts, no colours, nothing enabled silently, and its answer judged first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from backends.clouds.google_errors import command_of, judge
+from backends.clouds.process import Argument, Finished, Secret, run
+from backends.core.errors import CliMissingError, CloudError
+
+QUIET: Mapping[str, str] = {
+    "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+    # Without it `run deploy --quiet` enables APIs in the project without a word (528, 2026-11-30).
+    "CLOUDSDK_CORE_SHOULD_PROMPT_TO_ENABLE_API": "0",
+    "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
+    "CLOUDSDK_SURVEY_DISABLE_PROMPTS": "1",
+    "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+}
+
+# A refused read takes gcloud up to 37 s of its own retries; a call of ours may take 45.
+READ_TIMEOUT_S = 25.0
+WRITE_TIMEOUT_S = 35.0
+
+
+class Gcloud:
+    """The gcloud CLI.
+
+    Args:
+        env: Provides the variables it is run with besides this process's own.
+    """
+
+    def __init__(self, env: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
+        self._env = env
+
+    async def execute(
+        self,
+        argv: Sequence[Argument],
+        *,
+        timeout_s: float = WRITE_TIMEOUT_S,
+        stdin: bytes | Secret | None = None,
+    ) -> Finished:
+        """Run a whole command (`argv[0]` is `gcloud`) and return it, not yet judged.
+
+        Raises:
+            CliMissingError: gcloud is not installed.
+            OutcomeUnknownError: It did not end in time.
+        """
+        try:
+            return await run(
+                argv, timeout_s=timeout_s, stdin=stdin, env={**QUIET, **await self._env()}
+            )
+        except CliMissingError as error:
+            raise CliMissingError(
+                "gcloud is not installed; Google Cloud targets change things through it.",
+                words=error.words,
+                next_action="Ask the person to install the Google Cloud CLI "
+                "(https://cloud.google.com/sdk/docs/install) and to run: gcloud auth login "
+                "--update-adc. Everything on target local works without it.",
+            ) from None
+
+    async def run(
+        self,
+        argv: Sequence[Argument],
+        *,
+        timeout_s: float = WRITE_TIMEOUT_S,
+        stdin: bytes | Secret | None = None,
+    ) -> str:
+        """Run a command and return its stdout.
+
+        Raises:
+            DevopsError: It was refused or failed: by its kind.
+        """
+        return judge(await self.execute(argv, timeout_s=timeout_s, stdin=stdin))
+
+    async def json(
+        self,
+        argv: Sequence[Argument],
+        *,
+        timeout_s: float = READ_TIMEOUT_S,
+        stdin: bytes | Secret | None = None,
+    ) -> Any:  # noqa: ANN401 (any JSON value)
+        """Run a command with `--format=json` and return what it printed.
+
+        Raises:
+            DevopsError: It was refused, failed, or printed something else.
+        """
+        out = await self.run([*argv, "--format=json"], timeout_s=timeout_s, stdin=stdin)
+        try:
+            return json.loads(out or "null")
+        except ValueError:
+            raise CloudError(
+                f"{command_of(tuple(map(str, argv)))} did not print JSON.", words=out[:500]
+            ) from None

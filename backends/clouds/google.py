@@ -1,0 +1,93 @@
+"""Google Cloud as a target sees it: the project, the CLI, the login, and the ways to read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from backends.clouds.gcloud import READ_TIMEOUT_S, Gcloud
+from backends.clouds.google_auth import GoogleLogin
+from backends.clouds.google_clients import GoogleClients
+from backends.clouds.google_rest import GoogleRest
+from backends.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    from backends.base import Services
+
+
+class GoogleCloud:
+    """One project at Google, reached as the login of this machine.
+
+    Args:
+        services: Settings, and the variables of the cloud.
+
+    Attributes:
+        gcloud: The CLI, for everything that changes something.
+        login: Tokens.
+        rest: REST reads.
+        clients: Reads by Google's libraries.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._variables: Mapping[str, str] | None = None
+        self._project: str | None = None
+        self._number: str | None = None
+        self._lock = asyncio.Lock()
+        self.gcloud = Gcloud(self.env)
+        self.login = GoogleLogin(self.gcloud, self.env)
+        self.rest = GoogleRest(self.login, self.env)
+        self.clients = GoogleClients(self.login, self.env)
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether the clouds are played on this machine."""
+        return self._services.settings.rehearsal
+
+    async def env(self) -> Mapping[str, str]:
+        """The variables of the cloud: none in earnest. The first call may start a rehearsal."""
+        if self._variables is None:
+            self._variables = await asyncio.to_thread(self._services.cloud_env)
+        return self._variables
+
+    async def project(self) -> str:
+        """The project: the rehearsal's, the one set, or the CLI's.
+
+        Raises:
+            SettingsError: None is set anywhere.
+        """
+        async with self._lock:
+            if self._project is None:
+                env = await self.env()
+                self._project = (
+                    env.get("CLOUDSDK_CORE_PROJECT")
+                    or self._services.settings.google_cloud_project
+                    or await self._configured()
+                )
+        return self._project
+
+    async def project_number(self) -> str:
+        """The project's number, which service agents and default accounts are named by."""
+        if self._number is None:
+            project = await self.project()
+            answer = await self.rest.get(
+                f"https://cloudresourcemanager.googleapis.com/v1/projects/{project}",
+                f"the project {project}",
+            )
+            self._number = str(answer.get("projectNumber", ""))
+        return self._number
+
+    async def _configured(self) -> str:
+        text = await self.gcloud.run(
+            ["gcloud", "config", "get-value", "project"], timeout_s=READ_TIMEOUT_S
+        )
+        project = text.strip()
+        if not project or project == "(unset)":
+            raise SettingsError(
+                "No Google Cloud project is set.",
+                cause="Neither GOOGLE_CLOUD_PROJECT nor gcloud's own configuration names one.",
+                next_action="Ask the person to set GOOGLE_CLOUD_PROJECT, or to run: "
+                "gcloud config set project PROJECT_ID",
+            )
+        return project
