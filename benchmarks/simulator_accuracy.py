@@ -242,10 +242,10 @@ def tpu_v6e() -> list[Cell]:
         (32000, 16): 249.1,
         (32000, 32): 232.8,
     }
-    for (length, c), rate in clean.items():
+    for (length, c), clean_rate in clean.items():
         arguments = ("--profile=tpu-v6e", "--max-model-len=65536")
         title = f"v6e-1 E2B-it {length}/128 c{c} clean"
-        cells.append(Cell(title, arguments, length, 128, c, 3 * c, {"tok/s": rate}))
+        cells.append(Cell(title, arguments, length, 128, c, 3 * c, {"tok/s": clean_rate}))
     return cells
 
 

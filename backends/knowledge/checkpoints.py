@@ -118,8 +118,8 @@ class Checkpoint:
         """
         if self.expert_gb is None:
             return self.read_gb_per_step.value
-        draws = max(tokens, 1) ** EXPERT_DIVERSITY.value
-        untouched = (1 - self.experts_per_token / self.experts) ** draws
+        draws: float = max(tokens, 1) ** EXPERT_DIVERSITY.value
+        untouched: float = (1 - self.experts_per_token / self.experts) ** draws
         return self.read_gb_per_step.value + self.expert_gb.value * (1 - untouched)
 
 
@@ -343,14 +343,3 @@ def find_checkpoint(name: str) -> Checkpoint:
         f"No checkpoint named {name!r} is known.",
         next_action=f"Use one of: {', '.join(CHECKPOINTS)}.",
     )
-
-
-__all__ = [
-    "CHECKPOINTS",
-    "DEFAULT_CHECKPOINT",
-    "GIB",
-    "KIB",
-    "Attention",
-    "Checkpoint",
-    "find_checkpoint",
-]

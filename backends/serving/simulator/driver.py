@@ -47,7 +47,6 @@ class Driver:
     ) -> None:
         self.engine = engine
         self.dead = False
-        self.max_late_s = 0.0
         self._late_s = 0.0
         self._failure = failure
         self._on_crash = on_crash
@@ -154,7 +153,6 @@ class Driver:
             f"GPU KV cache usage: {engine.pool.usage * 100:.1f}%, "
             f"Prefix cache hit rate: {stats.recent_hit_rate() * 100:.1f}%",
         )
-        self.max_late_s = max(self.max_late_s, self._late_s)
         if self._late_s > LATE_WARNING_S:
             log(
                 "Simulator",
@@ -179,11 +177,6 @@ class AdmissionGate:
         self.cap = cap
         self.inside = 0
         self._queue: deque[asyncio.Future[None]] = deque()
-
-    @property
-    def waiting(self) -> int:
-        """Requests waiting outside."""
-        return sum(1 for place in self._queue if not place.done())
 
     def enter(self) -> asyncio.Future[None] | None:
         """Ask to be let in: None means at once, else wait for the future and then you are in."""

@@ -6,9 +6,6 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 
-LENGTH_BOUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
-"""Bucket bounds of token counts, cut at max_model_len as vLLM cuts them."""
-
 REQUEST_SECONDS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0),
     *(240.0, 480.0, 960.0, 1920.0, 7680.0),
