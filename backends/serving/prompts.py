@@ -30,8 +30,8 @@ TOKENS_PER_WORD = 1.15
 TEMPLATE_TOKENS = 10
 """What a chat template adds, roughly; used only where /tokenize is missing."""
 
-SALT_WORDS = 8
-"""How many words the salt takes, roughly, by tokens; corrected by /tokenize where it is there."""
+SALT_DIGITS = 12
+SALT_TOKENS = SALT_DIGITS + 3
 
 _WORD_TEXT = """
 time year people way day man thing woman life child world school state family student group country
@@ -74,7 +74,7 @@ class PromptMaker:
         try:
             self._words, counted = await self._fit(client, wanted)
         except EndpointError as error:
-            guess = (wanted - TEMPLATE_TOKENS) / TOKENS_PER_WORD - SALT_WORDS
+            guess = (wanted - TEMPLATE_TOKENS - SALT_TOKENS) / TOKENS_PER_WORD
             self._words = max(1, round(guess))
             self.description = (
                 f"{self._words} random words, about {wanted} tokens by estimate (the server could "
@@ -88,9 +88,11 @@ class PromptMaker:
 
     def prompt(self, level: int, index: int, phase: str) -> str:
         """Return one prompt. The same arguments give the same one; others, another."""
-        # digits that differ from the first one on: what is equal in front of them fills no block
+        # what is equal in front of the digits fills no block of the cache; digits, because they
+        # make the same number of tokens in every prompt (Gemma takes each one by itself)
         name = f"{self._salt} {phase}{level}.{index}"
-        salt = f"[{hashlib.blake2s(name.encode(), digest_size=8).hexdigest()}]"
+        digest = hashlib.blake2s(name.encode(), digest_size=8).digest()
+        salt = f"[{int.from_bytes(digest) % 10**SALT_DIGITS:0{SALT_DIGITS}}]"
         if self._spec.prompt_source == "fixed":
             return f"{salt} {self._spec.prompt or FIXED_PROMPT}"
         return f"{salt} {self._random_words(f'{phase}{level}.{index}')}"

@@ -38,7 +38,7 @@ async def test_no_two_prompts_of_any_level_phase_or_run_begin_alike() -> None:
         for index in range(50)
         for phase in "wm"
     ]
-    assert len({prompt[:8] for prompt in prompts}) == len(prompts)
+    assert len({prompt[:14] for prompt in prompts}) == len(prompts)
 
 
 async def test_generated_prompts_have_the_tokens_asked_for_by_the_servers_count() -> None:
