@@ -7,13 +7,15 @@ sends SIGINT, then SIGTERM 100 ms later; Gemini CLI sends SIGTERM; others close 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import sys
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
+import anyio
 from mcp.server.mcpserver import MCPServer
 
 from backends.clouds.process import end_all
@@ -29,7 +31,7 @@ def serve(server: MCPServer[Any]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leave)
     try:
-        server.run()
+        anyio.run(_session, server)
     except (BrokenPipeError, ConnectionResetError):
         _log.info("the client is gone")
     finally:
@@ -37,11 +39,24 @@ def serve(server: MCPServer[Any]) -> int:
     return 0
 
 
+async def _session(server: MCPServer[Any]) -> None:
+    await server.run_stdio_async()
+    _log.info("the client has left")
+    # The event loop would wait for every thread of a call, be it a stop with all its patience.
+    _exit()
+
+
 def _leave(number: int, frame: FrameType | None) -> None:
     del frame
     _log.info("signal %d: leaving", number)
+    # The reader thread sits in read() on stdin and cannot be woken: leave without it.
+    _exit()
+
+
+def _exit() -> NoReturn:
+    """Leave now: everything that must be kept was written when it happened."""
     end_all()
-    sys.stderr.flush()
-    # The reader thread sits in read() on stdin and cannot be woken: leave without it. Everything
-    # that must be kept was written when it happened.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
     os._exit(0)

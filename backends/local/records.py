@@ -167,10 +167,10 @@ class Records:
 
     def stop(self, record: Record, patience_s: float) -> bool:
         """End its process; True where it ran. Blocks for at most `patience_s` and two seconds."""
-        was_running = record.pid is not None and end(record.pid, record.pid_created, patience_s)
+        # The wish first: if we die in between, it was stopped on purpose all the same.
         current = self.get(record.name) or record
         self.put(current.model_copy(update={"stopped_at": stamp()}))
-        return was_running
+        return record.pid is not None and end(record.pid, record.pid_created, patience_s)
 
     def remove(self, name: str) -> None:
         """Remove the folder with the record and the logs."""
