@@ -66,7 +66,7 @@ async def examine(
     async with scripted(routes) as server:
         endpoint = Endpoint(server.base_url, model=model, source="the test's server")
         async with EndpointClient(endpoint) as client:
-            return await check_health(client, deep=deep, timeout_s=2.0)
+            return await check_health(client, deep=deep, timeout_s=0.8)
 
 
 def failed(report: HealthReport) -> dict[str, str]:
@@ -158,7 +158,7 @@ async def test_an_answer_from_another_model_is_not_healthy() -> None:
         ),
         (stream([ROLE, content("a")]), "missing_done"),
         (whole(500, b'{"error":{"message":"CUDA error"}}'), "CUDA error"),
-        (Reply([], "stall"), "did not end within 2 s"),
+        (Reply([], "stall"), "did not end within 0.8 s"),
     ],
 )
 async def test_a_chat_that_brings_nothing_is_not_healthy(chat: Reply, words: str) -> None:

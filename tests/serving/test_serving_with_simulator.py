@@ -1,4 +1,4 @@
-"""The serving layer against the simulator: two programs that share no code agree on what happened."""
+"""The serving layer against the simulator: two programs agree on what happened between them."""
 
 from __future__ import annotations
 
@@ -55,11 +55,9 @@ async def test_a_wrong_key_is_refused_as_vllm_refuses_it(simulator: Simulator) -
 async def test_client_and_engine_agree_and_the_admission_cap_is_named(
     simulator: Simulator, tmp_path: Path
 ) -> None:
-    spec = BenchmarkSpec(
-        levels=[1, 4, 8], max_tokens=48, prompt_source="generated", prompt_tokens=150
-    )
+    spec = BenchmarkSpec(levels=[1, 8], max_tokens=40, prompt_source="generated", prompt_tokens=150)
     run = await run_benchmark(spec, endpoint(simulator), tmp_path)
-    assert [level.errors for level in run.levels] == [0, 0, 0]
+    assert [level.errors for level in run.levels] == [0, 0]
     for level in run.levels:
         server, itl_ms = level.server, level.itl_ms.mean
         assert server is not None
