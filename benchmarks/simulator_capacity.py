@@ -4,7 +4,7 @@ Starts one simulator in its own process, opens the streams from this one over lo
 compares what they got with what the engine's own model says they should get. Every figure is
 simulated but the CPU seconds and the errors.
 
-    python benchmarks/simulator_capacity.py --streams 1024 --tokens 128 --rounds 2
+    python -m benchmarks.simulator_capacity --streams 1024 --tokens 128 --rounds 2
 """
 
 from __future__ import annotations
