@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from backends.serving.endpoint import Endpoint
+    from backends.serving.engine.histogram import Histogram
+    from backends.serving.engine.signing import CredentialProvider, SageMakerWire
     from backends.serving.wire import Failure
 
 
@@ -22,10 +24,14 @@ Phase = Literal["starting", "warm-up", "measuring"]
 
 @dataclass(frozen=True)
 class LevelSpec:
-    """One level of a closed loop: `concurrency` streams send the bodies one after the other.
+    """One level of a closed or an open loop.
+
+    In a closed loop `concurrency` streams send the bodies one after the other; in an open loop
+    each body is sent at its time, whatever the answers do.
 
     Args:
-        concurrency: Requests in flight, 1 or more.
+        concurrency: Requests in flight, 1 or more; in an open loop at most so many, and a request
+            whose time comes when all are busy is turned away and counted.
         path: The request path below the endpoint's base URL.
         bodies: The JSON body of every measured request.
         warmup_bodies: Bodies of requests that are sent first and not measured.
@@ -34,6 +40,12 @@ class LevelSpec:
             has failed, the level is cut short.
         before_window: Awaited after the warm-up, before the first measured request.
         after_window: Awaited after the last measured request.
+        send_at_ns: Makes an open loop: when each body is sent, in nanoseconds from the start of
+            the window, ascending (see `backends.serving.engine.schedule`). None: a closed loop.
+        wire: SageMaker's signing and framing; None for plain server-sent events. Its path takes
+            the place of `path`.
+        credentials: Gives what the requests of that wire are signed with; asked again every few
+            minutes.
     """
 
     concurrency: int
@@ -44,6 +56,9 @@ class LevelSpec:
     max_error_rate: float = 1.0
     before_window: Callable[[], Awaitable[None]] | None = None
     after_window: Callable[[], Awaitable[None]] | None = None
+    send_at_ns: Sequence[int] | None = None
+    wire: SageMakerWire | None = None
+    credentials: CredentialProvider | None = None
 
 
 @dataclass(slots=True)
@@ -54,10 +69,12 @@ class RequestRecord:
         index: Its place among the level's bodies.
         request_id: The `x-request-id` it was sent with.
         sent_ns: When it was handed to the socket.
-        send_lag_ns: How long its stream had been free before that.
+        intended_ns: When an open loop meant to send it; None in a closed loop.
+        send_lag_ns: How long its stream had been free before that, or how late it left.
         first_byte_ns: When the first byte of the answer came; 0 when none did.
         end_ns: When the answer ended, or the request was given up.
-        content_ns: The time of every content event.
+        content_ns: The time of every content event; of a very long level, of the first and last.
+        folded: Content events whose times are in the level's histogram instead.
         first_answer_ns: The time of the first content event that is not reasoning.
         coalesced: Content events that came in one read with the one before.
         prompt_tokens: As the server counted them; None when it did not say.
@@ -69,16 +86,28 @@ class RequestRecord:
     index: int
     request_id: str
     sent_ns: int
+    intended_ns: int | None = None
     send_lag_ns: int | None = None
     first_byte_ns: int = 0
     end_ns: int = 0
     content_ns: array[int] = field(default_factory=lambda: array("q"))
+    folded: int = 0
     first_answer_ns: int | None = None
     coalesced: int = 0
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None
     failure: Failure | None = None
+
+    @property
+    def from_ns(self) -> int:
+        """When its latencies begin: the intended send of an open loop, else the send."""
+        return self.sent_ns if self.intended_ns is None else self.intended_ns
+
+    @property
+    def events(self) -> int:
+        """How many content events came."""
+        return len(self.content_ns) + self.folded
 
 
 @dataclass(slots=True)
@@ -94,9 +123,19 @@ class LevelRaw:
         warmup_failures: Failures of the warm-up, whose figures are thrown away.
         timestamp_source: How the times were taken.
         loop_lag_ns: Samples of how late the engine came to read.
-        cpu_s: CPU time the engine took inside the window; None where unknown.
-        run_delay_s: Time it was runnable and had no core; None where unknown.
+        cpu_s: CPU time the engine's busiest worker took inside the window; None where unknown.
+        run_delay_s: Time the worker that waited most was runnable and had no core; None where
+            unknown.
         reconnects: Connections set up inside the window.
+        resent: Requests sent again because their kept connection turned out to be closed.
+        turned_away: Requests of an open loop whose time came with `concurrency` in flight.
+        workers: Processes that shared the streams.
+        reads: Reads of sockets, and `unstamped_reads` those the kernel did not stamp although it
+            stamps here.
+        clock_step_ns: How much the clock that stamps was set in the meantime.
+        crowded_parses: How often parsing had to go before reading, for want of memory.
+        out_of_files: Connections not made because files or ports had run out on this machine.
+        gaps: Gaps between content events that are not in the records, of very long levels.
     """
 
     records: list[RequestRecord] = field(default_factory=list)
@@ -110,6 +149,15 @@ class LevelRaw:
     cpu_s: float | None = None
     run_delay_s: float | None = None
     reconnects: int = 0
+    resent: int = 0
+    turned_away: int = 0
+    workers: int = 1
+    reads: int = 0
+    unstamped_reads: int = 0
+    clock_step_ns: int = 0
+    crowded_parses: int = 0
+    out_of_files: int = 0
+    gaps: Histogram | None = None
 
 
 @dataclass(frozen=True)

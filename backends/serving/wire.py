@@ -55,6 +55,11 @@ class HttpResponseReader:
         self._mode = "head"
         self._left = 0
 
+    @property
+    def at_chunk(self) -> bool:
+        """Whether the next byte begins a chunk of a chunked body."""
+        return self._mode == "chunked" and not self._buffer and not self.complete
+
     def feed(self, data: bytes) -> bytes:
         """Take the bytes of one read and return the part of the body they complete.
 
@@ -174,6 +179,11 @@ class SseDecoder:
     def __init__(self) -> None:
         self._rest = b""
         self._data: list[bytes] = []
+
+    @property
+    def at_event(self) -> bool:
+        """Whether the next byte begins an event."""
+        return not self._rest and not self._data
 
     def feed(self, body: bytes) -> list[bytes]:
         """Take a part of the body and return the data of every event it completes.
