@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from backends.core.masking import mask
-from backends.core.state import StateDir, stamp
+from backends.core.state import StateDir, private_folder, stamp, writing
 
 # One line is one write, so lines of several servers never mix; longer values are cut.
 _VALUE_CHARS = 500
@@ -45,6 +45,9 @@ class AuditLog:
                 masked here.
             outcome: What came of it, in words.
             more: Further facts, e.g. plan_hash and steps.
+
+        Raises:
+            SettingsError: The log cannot be written.
         """
         line = {
             "time": stamp(),
@@ -61,12 +64,13 @@ class AuditLog:
             **{key: _shown(value) for key, value in more.items()},
         }
         data = json.dumps(line, ensure_ascii=False, default=str).encode() + b"\n"
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(descriptor, data)
-        finally:
-            os.close(descriptor)
+        with writing(self._path):
+            private_folder(self._path.parent)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(descriptor, data)
+            finally:
+                os.close(descriptor)
 
     def tail(self, max_bytes: int = 20_000) -> str:
         """The newest whole lines, at most `max_bytes` of them; empty where nothing was changed."""

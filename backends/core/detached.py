@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backends.core.settings import PROJECT_DIR
+from backends.core.state import private_folder
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def detach(
     Raises:
         OSError: The program could not be started.
     """
-    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(log.parent)
     with log.open("ab") as output:
         process = subprocess.Popen(
             list(argv),

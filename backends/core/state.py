@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,18 +36,52 @@ def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 (any JSON value)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Atomic like `write_json`. Creates the folder; the file is readable by its owner only."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Atomic like `write_json`. Creates the folder; the file is readable by its owner only.
+
+    Raises:
+        SettingsError: The folder cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(3)}")
+    with writing(path):
+        private_folder(path.parent)
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder and those above it, each readable by its owner only where it is new.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    # mkdir(parents=True) would give the mode to the last one alone.
+    for folder in [*reversed(path.parents), path]:
+        if not folder.exists():
+            folder.mkdir(exist_ok=True, mode=0o700)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a failure to write below the state directory into what the operator can do about it.
+
+    Raises:
+        SettingsError: Something in the block could not be written.
+    """
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        raise SettingsError(
+            f"{path} cannot be written.",
+            words=str(error),
+            next_action="Set VLLM_DEVOPS_STATE_DIR to a folder you own, on a disk with room.",
+        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -117,15 +153,9 @@ class StateDir:
         Raises:
             SettingsError: It cannot be made or written.
         """
-        try:
-            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with writing(self.root):
+            private_folder(self.root)
             probe = self.root / f".probe-{os.getpid()}"
             probe.touch()
             probe.unlink()
-        except OSError as error:
-            raise SettingsError(
-                f"The state directory {self.root} cannot be written.",
-                words=str(error),
-                next_action="Set VLLM_DEVOPS_STATE_DIR to a folder you own.",
-            ) from error
         return self.root

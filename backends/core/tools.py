@@ -31,7 +31,7 @@ from backends.core.errors import DevopsError, InvalidInputError
 from backends.core.names import VERSION
 from backends.core.render import to_markdown, to_tree
 from backends.core.settings import Mode
-from backends.core.state import stamp
+from backends.core.state import private_folder, stamp
 
 # Clients cut a call off at 60 s (Claude Desktop, Copilot CLI) and progress does not extend that.
 CALL_LIMIT_S = 45.0
@@ -264,39 +264,41 @@ def _wrap(spec: ToolSpec, app: App) -> Callable[..., Awaitable[CallToolResult]]:
         audited = spec.kind is not Kind.READ
 
         def record(event: str, outcome: str) -> None:
-            if audited:
+            if not audited:
+                return
+            said = {
+                key: value
+                for key, value in arguments.items()
+                if not isinstance(value, Context | BaseModel)
+            }
+            try:
                 app.audit.record(
                     event=event,
                     call_id=call_id,
                     tool=spec.name,
                     client=current_client.get(),
-                    arguments={
-                        key: value
-                        for key, value in arguments.items()
-                        if not isinstance(value, Context | BaseModel)
-                    },
+                    arguments=said,
                     outcome=outcome,
                 )
+            except DevopsError as error:
+                if event == "started":
+                    # Nothing is changed without a trace.
+                    raise
+                _log.error("call %s: %s is not in the audit log: %s", call_id, event, error.words)
 
         try:
             record("started", "")
             _check_target(arguments.get("target"), app.targets)
-            with anyio.fail_after(CALL_LIMIT_S):
+            with anyio.move_on_after(CALL_LIMIT_S) as limit:
                 answer = await spec.fn(**arguments)
+            if limit.cancelled_caught:
+                record("timed out", f"after {CALL_LIMIT_S:.0f} s")
+                return _error_result(_too_slow(spec.name))
             record("finished", answer.summary)
             return _result(answer, app.ambient_warnings())
         except DevopsError as error:
             record("refused", f"{error.code}: {error.message}")
             return _error_result(error)
-        except TimeoutError:
-            record("timed out", f"after {CALL_LIMIT_S:.0f} s")
-            return _error_result(
-                DevopsError(
-                    f"{spec.name} took longer than {CALL_LIMIT_S:.0f} s and was stopped.",
-                    cause="Something it asked did not answer. What it had begun may have happened.",
-                    next_action="Call get_status or list_deployments to see what is there.",
-                )
-            )
         except (ToolError, anyio.get_cancelled_exc_class()):
             record("cancelled", "")
             raise
@@ -305,6 +307,14 @@ def _wrap(spec: ToolSpec, app: App) -> Callable[..., Awaitable[CallToolResult]]:
             return _error_result(_unexpected(spec.name, call_id, error, app.server_log))
 
     return call
+
+
+def _too_slow(tool: str) -> DevopsError:
+    return DevopsError(
+        f"{tool} took longer than {CALL_LIMIT_S:.0f} s and was stopped.",
+        cause="Something it asked did not answer. What it had begun may have happened.",
+        next_action="Call get_status or list_deployments to see what is there.",
+    )
 
 
 def _check_target(target: object, targets: tuple[str, ...]) -> None:
@@ -383,7 +393,7 @@ def _unexpected(tool: str, call_id: str, error: Exception, log: Path) -> DevopsE
     report = "".join(traceback.format_exception(error))
     _log.error("unexpected error %s in %s\n%s", call_id, tool, report)
     try:
-        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(log.parent)
         with log.open("a", encoding="utf-8") as file:
             file.write(f"{stamp()} error {call_id} in {tool}\n{report}\n")
         where = f"The traceback is in {log} under that id."
