@@ -134,6 +134,19 @@ async def test_a_call_over_the_time_limit_is_stopped_and_says_so_while_others_ar
     assert "get_status" in reply.error["next_action"]
 
 
+async def test_a_time_out_inside_a_tool_is_not_taken_for_the_limit_of_the_call(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def time_out(self: LocalBackend) -> NoReturn:
+        raise TimeoutError("something inside")
+
+    monkeypatch.setattr(LocalBackend, "deployments", time_out)
+    async with connected(make_app(state_dir)) as caller:
+        reply = await caller.tool("list_deployments")
+    assert "took longer than" not in reply.text
+    assert "Internal error" in reply.text
+
+
 async def test_the_time_limit_of_a_call_is_below_what_clients_allow() -> None:
     assert tools.CALL_LIMIT_S <= 45
 
