@@ -76,7 +76,7 @@ def _canvas(title: str, subtitle: str, *, simulated: bool) -> tuple[Figure, list
 
     figure = Figure(figsize=(13, 4.8), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
-    suffix = " (simulated)" if simulated else ""
+    suffix = " (simulated)" if simulated and "simulated" not in title.lower() else ""
     figure.suptitle(f"{title}{suffix}\n{subtitle}", fontsize=11)
     axes = list(figure.subplots(1, 3))
     for ax, name, unit in zip(
