@@ -163,6 +163,10 @@ async def walk(guest: Guest, deployment: Json, out: Path, ready_timeout_s: float
 
     show.heading(f"Benchmark ({', '.join(_structured(benchmark)['basis'])})")
     print_benchmark(show, _structured(benchmark))
+    if "vllm" in str(deployment.get("options", {})):
+        show.say(
+            "A tiny random model on this machine's CPU: it shows that all of it works, no speed."
+        )
     for what, path in files.items():
         show.good(f"{what}: {path}")
 
@@ -197,19 +201,18 @@ def print_benchmark(show: Terminal, benchmark: Json) -> None:
     """The levels of one run as a table, and what was found."""
     rows = [
         level
-        | {"ttft_p50": level["ttft_ms"]["p50"], "ttft_p99": level["ttft_ms"]["p99"]}
-        | {"itl_p50": level["itl_ms"]["p50"], "e2e_p50": level["e2e_ms"]["p50"]}
+        | {f"{name}_p50": level[f"{name}_ms"]["p50"] for name in ("ttft", "itl", "e2e")}
+        | {"ttft_p99": level["ttft_ms"]["p99"]}
         for level in benchmark["levels"]
         if level["requests"] > level["errors"]
     ]
     columns = {
         "concurrency": "concurrency",
-        "requests": "requests",
         "errors": "errors",
         "requests_per_s": "req/s",
         "output_tokens_per_s": "tok/s",
         "ttft_p50": "TTFT p50",
-        "ttft_p99": "TTFT p99",
+        "ttft_p99": "p99",
         "itl_p50": "ITL p50",
         "e2e_p50": "E2E p50 ms",
         "usd_per_million_output_tokens": "USD/Mtok",
@@ -246,11 +249,15 @@ def _near(path: Path) -> str:
 async def clean_up(guest: Guest) -> None:
     """After a failure: destroy what the walk deployed, through the tools as far as they answer."""
     here: Json = {"target": TARGET, "name": NAME}
+    guest.terminal.heading("Cleaning up")
     with anyio.CancelScope(shield=True), anyio.move_on_after(_CLEAN_UP_TIMEOUT_S):
         try:
+            running = _structured(await guest.client.call_tool("get_operation", {}))
+            for operation in running["items"]:
+                if operation["name"] == NAME and operation["state"] == "running":
+                    await guest.ask("cancel_operation", operation_id=operation["operation_id"])
             left = _structured(await guest.client.call_tool("list_deployments", {}))
             if any(item["name"] == NAME for item in left["items"]):
-                guest.terminal.heading("Cleaning up")
                 plan = await guest.ask("destroy", **here)
                 await guest.ask("destroy", **here, plan_id=plan["plan_id"])
         except Exception as error:  # noqa: BLE001 (the first failure matters; this one is shown)
