@@ -1,4 +1,4 @@
-"""Writes what is generated in README.md, docs/TOOLS.md and .env.example, by asking the server.
+"""Writes what is generated in README.md, docs/TOOLS.md and the settings files, from the server.
 
 `make docs` writes; `python -m backends.rehearsal.reference --check` only compares, for the tests.
 What clients see and what is written can so not drift apart.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 from mcp.client import Client
 from mcp.types import Tool
 
-from backends.core.names import TARGETS
+from backends.core.names import SERVER_NAME, TARGETS
 from backends.core.settings import PROJECT_DIR, Settings, env_example, variable_of
 from backends.rehearsal.launch import server_parameters
 
@@ -29,18 +30,22 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Answers:
-    """What the server says of itself: its tools, and the targets with what they can do."""
+    """What the server says of itself: its tools, its targets, and their deploy options."""
 
     tools: list[Tool]
     targets: list[dict[str, str]]
+    options: list[dict[str, str]]
 
 
 async def ask_server() -> Answers:
     """Start the server with default settings and ask it."""
     async with Client(server_parameters({})) as client:
         tools = (await client.list_tools()).tools
-        answer = await client.call_tool("get_help", {"topic": "targets"})
-    return Answers(tools, (answer.structured_content or {})["targets"])
+        helps = {
+            topic: (await client.call_tool("get_help", {"topic": topic})).structured_content or {}
+            for topic in ("targets", "options")
+        }
+    return Answers(tools, helps["targets"]["targets"], helps["options"]["options"])
 
 
 def kind_of(tool: Tool) -> str:
@@ -67,6 +72,16 @@ def target_table(answers: Answers) -> str:
         if tool.name in abilities
     ]
     return _table(["tool", *(f"`{target}`" for target in able)], rows)
+
+
+def options_table(answers: Answers, target: str) -> str:
+    """The entries of `options` of plan_deployment on one target."""
+    rows = [
+        [f"`{row['option']}`", row["type"], row["meaning"]]
+        for row in answers.options
+        if row["target"] == target
+    ]
+    return _table(["option", "type", "meaning"], rows)
 
 
 def settings_table() -> str:
@@ -142,6 +157,23 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
+def claude_code_config() -> str:
+    """.mcp.json: Claude Code fills in the variables; those that are not set stay empty.
+
+    Claude Code hands its whole environment on (measured 2026-11-30, version 2.1.197), but other
+    clients that read the file do not. Variables that are not ours alone are left to inheritance:
+    an empty one could mean something to a cloud's own tools.
+    """
+    variables = [variable_of(field) for field in Settings.model_fields]
+    server = {
+        "type": "stdio",
+        "command": "${CLAUDE_PROJECT_DIR:-.}/.venv/bin/python",
+        "args": ["${CLAUDE_PROJECT_DIR:-.}/server.py"],
+        "env": {name: f"${{{name}:-}}" for name in variables if name.startswith("VLLM_")},
+    }
+    return json.dumps({"mcpServers": {SERVER_NAME: server}}, indent=2) + "\n"
+
+
 def with_parts(page: str, parts: dict[str, str]) -> str:
     """The page with each generated part put between its markers.
 
@@ -164,16 +196,22 @@ def with_parts(page: str, parts: dict[str, str]) -> str:
 
 def generated(answers: Answers) -> dict[str, str]:
     """File name, to what it should hold."""
-    readme = (PROJECT_DIR / "README.md").read_text(encoding="utf-8")
     parts = {
-        "tools": tool_table(answers.tools),
-        "targets": target_table(answers),
-        "settings": settings_table(),
+        "README.md": {
+            "tools": tool_table(answers.tools),
+            "targets": target_table(answers),
+            "settings": settings_table(),
+        },
+        "docs/LOCAL.md": {"options": options_table(answers, "local")},
     }
-    return {
-        "README.md": with_parts(readme, parts),
+    pages = {
+        name: with_parts((PROJECT_DIR / name).read_text(encoding="utf-8"), texts)
+        for name, texts in parts.items()
+    }
+    return pages | {
         "docs/TOOLS.md": tools_page(answers),
         ".env.example": env_example(),
+        ".mcp.json": claude_code_config(),
     }
 
 
