@@ -21,13 +21,18 @@ from typing import Any, Protocol, cast
 
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.exceptions import (
+    ResourceError,
+    ResourceNotFoundError,
+    ToolError,
+    UnexpectedResourceError,
+)
 from mcp.server.mcpserver.tools import Tool
 from mcp.types import CallToolResult, ContentBlock, ImageContent, TextContent, ToolAnnotations
 from pydantic import BaseModel, ValidationError
 
 from backends.core.answers import Answer
-from backends.core.errors import DevopsError, InvalidInputError
+from backends.core.errors import DevopsError, InvalidInputError, NotFoundError
 from backends.core.names import VERSION
 from backends.core.render import to_markdown, to_tree
 from backends.core.settings import Mode
@@ -201,6 +206,18 @@ class StrictServer(MCPServer[None]):
                 return _error_result(_invalid(name, error.__cause__, self._arguments[name]))
             raise
 
+    async def read_resource(self, uri: Any, context: Context[Any, Any] | None = None) -> Any:  # noqa: ANN401 (the SDK's own types)
+        """Read a resource; a refusal reaches the client whole, as that of a tool does."""
+        try:
+            return await super().read_resource(uri, context)
+        except UnexpectedResourceError as error:
+            cause = error.__cause__
+            if not isinstance(cause, DevopsError):
+                raise
+            missing = isinstance(cause, NotFoundError | InvalidInputError)
+            refusal = ResourceNotFoundError if missing else ResourceError
+            raise refusal(_error_text(cause)) from cause
+
     def _unknown(self, name: str) -> DevopsError:
         if name in self._hidden:
             return DevopsError(
@@ -346,6 +363,14 @@ def _error_result(error: DevopsError) -> CallToolResult:
     fields |= error.details
     if error.next_action:
         fields["next_action"] = error.next_action
+    return CallToolResult(
+        content=[TextContent(type="text", text=_error_text(error))],
+        structured_content={"error": fields},
+        is_error=True,
+    )
+
+
+def _error_text(error: DevopsError) -> str:
     lines = [f"Error ({error.code}): {error.message}"]
     if error.words:
         lines.append(f"In its own words:\n```\n{error.words.strip()}\n```")
@@ -356,11 +381,7 @@ def _error_result(error: DevopsError) -> CallToolResult:
     lines += [f"{key}: {value}" for key, value in error.details.items()]
     if error.next_action:
         lines.append(f"Next: {error.next_action}")
-    return CallToolResult(
-        content=[TextContent(type="text", text="\n".join(lines))],
-        structured_content={"error": fields},
-        is_error=True,
-    )
+    return "\n".join(lines)
 
 
 def _not_arguments(tool: str, unknown: list[str], arguments: list[str]) -> DevopsError:

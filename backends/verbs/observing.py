@@ -24,7 +24,12 @@ from backends.core.answers import (
     Status,
     Usage,
 )
-from backends.core.errors import ConflictError, DevopsError, EndpointUnreachableError
+from backends.core.errors import (
+    ConflictError,
+    DevopsError,
+    EndpointUnreachableError,
+    InvalidInputError,
+)
 from backends.core.paging import page
 from backends.core.render import clip, to_tree
 
@@ -304,5 +309,7 @@ def _latencies(metrics: ServingMetrics | MetricsDelta) -> list[dict[str, Any]]:
 
 async def deployment_json(app: App, target: str, name: str) -> str:
     """The status of one deployment as JSON, for a resource."""
+    if target not in app.targets:
+        raise InvalidInputError("target", "is not on offer here.", allowed=", ".join(app.targets))
     status = await app.backend(target, "get_status").status(name, detail=True)
     return json.dumps(to_tree(status), indent=1)
