@@ -26,7 +26,7 @@ def check_name(name: str, field: str = "name") -> str:
     Raises:
         InvalidInputError: It is not lower-case letters, digits and hyphens, or too long.
     """
-    if not re.match(NAME_PATTERN, name):
+    if not re.fullmatch(NAME_PATTERN, name):
         raise InvalidInputError(
             field,
             "is not a deployment name.",

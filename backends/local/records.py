@@ -92,7 +92,7 @@ class Records:
 
     def get(self, name: str) -> Record | None:
         """The record of that name, if there is one."""
-        if not re.match(NAME_PATTERN, name):
+        if not re.fullmatch(NAME_PATTERN, name):
             return None
         raw = read_json(self._path(name))
         if raw is None:
