@@ -7,9 +7,11 @@ client that came late to read say more about the client than about the server.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from backends.serving.engine.clock import MAX_CLOCK_STEP_NS
+from backends.serving.engine.histogram import Histogram
 from backends.serving.loadgen import LevelRaw, RequestRecord
 from backends.serving.metrics import MetricsDelta
 from backends.serving.runs import BenchmarkSpec, ErrorSample, LevelResult, SelfCheck
@@ -20,7 +22,7 @@ MAX_ERROR_SHARE = 0.01
 
 MAX_LAG_SHARE_OF_ITL = 0.5
 MIN_LAG_MS = 1.0
-"""Below this lag nothing is objected to: asyncio's timers are no finer."""
+"""Below this lag nothing is objected to: it is what an ordinary scheduler does to anybody."""
 
 MAX_COALESCED_SHARE = 0.01
 MAX_CPU_SHARE = 0.8
@@ -30,6 +32,14 @@ MIN_RUN_DELAY_S = 0.1
 """In a level of a tenth of a second one slice given to another process is a large share."""
 
 MAX_SEND_LAG_SHARE_OF_TTFT = 0.01
+MAX_IDLE_SHARE = 0.01
+"""Of a stream's time, between the end of a request and the next one's send."""
+
+MIN_IDLE_MS = 0.5
+"""Less than this a request, on average, is not objected to, however short the requests are."""
+
+MAX_TURNED_AWAY_SHARE = 0.01
+MAX_UNSTAMPED_SHARE = 0.01
 PREFIX_HITS_WARNING = 0.05
 TOKEN_MISMATCH_WARNING = 0.05
 
@@ -57,31 +67,31 @@ def level_result(
     """
     good = [record for record in raw.records if record.failure is None]
     errors = len(raw.records) - len(good)
+    offered = len(raw.records) + raw.turned_away
     duration_s = max(0, raw.ended_ns - raw.started_ns) / 1e9
     tokens = [_tokens(record) for record in good]
     total_tokens = sum(tokens)
     tokens_per_s = total_tokens / duration_s if good and duration_s > 0 else None
-    itl_ms = _gaps_ms(good)
-    events = sum(len(record.content_ns) for record in good)
+    itl, itl_p10_ms = _itl(good, raw.gaps)
+    events = sum(record.events for record in good)
     prompts = [record.prompt_tokens for record in good if record.prompt_tokens is not None]
-    ttft_ms = distribution([_ms(r.content_ns[0] - r.sent_ns) for r in good])
-    itl = distribution(itl_ms)
+    ttft_ms = distribution([_ms(r.content_ns[0] - r.from_ns) for r in good])
     check = _self_check(raw, duration_s, events)
     planned = spec.requests_for(concurrency)
     result = LevelResult(
         concurrency=concurrency,
         requests=len(raw.records),
         errors=errors,
-        success_rate=len(good) / len(raw.records) if raw.records else None,
+        success_rate=len(good) / offered if offered else None,
         duration_s=duration_s,
         requests_per_s=len(good) / duration_s if good and duration_s > 0 else None,
         output_tokens_per_s=tokens_per_s,
         ttft_ms=ttft_ms,
         itl_ms=itl,
         tpot_ms=_tpot(good),
-        e2e_ms=distribution([_ms(r.content_ns[-1] - r.sent_ns) for r in good]),
+        e2e_ms=distribution([_ms(r.content_ns[-1] - r.from_ns) for r in good]),
         first_answer_ms=distribution(
-            [_ms(r.first_answer_ns - r.sent_ns) for r in good if r.first_answer_ns is not None]
+            [_ms(r.first_answer_ns - r.from_ns) for r in good if r.first_answer_ns is not None]
         ),
         valid=True,
         invalid_reasons=[],
@@ -90,6 +100,9 @@ def level_result(
         partial=bool(raw.cut_short),
         requests_planned=planned,
         unfinished=raw.unfinished,
+        turned_away=raw.turned_away,
+        offered_requests_per_s=_offered_rate(raw.records),
+        workers=raw.workers,
         prompt_tokens_mean=sum(prompts) / len(prompts) if prompts else None,
         output_tokens_mean=total_tokens / len(good) if good else None,
         output_tokens_total=total_tokens,
@@ -104,8 +117,9 @@ def level_result(
         self_check=check,
         started_at=started_at,
     )
-    itl_p10_ms = percentile(sorted(itl_ms), 10) if itl_ms else None
-    result.invalid_reasons = _objections(result, raw, itl_p10_ms)
+    too_slow = _too_slow(result, itl_p10_ms)
+    check.limited_the_level = bool(too_slow)
+    result.invalid_reasons = _objections(result, raw) + too_slow
     result.valid = not result.invalid_reasons
     result.warnings = _warnings(result, raw, spec)
     return result
@@ -117,7 +131,7 @@ def _ms(nanoseconds: int) -> float:
 
 def _tokens(record: RequestRecord) -> int:
     counted = record.completion_tokens
-    return len(record.content_ns) if counted is None else counted
+    return record.events if counted is None else counted
 
 
 def _token_source(good: list[RequestRecord]) -> TokenSource | None:
@@ -128,12 +142,31 @@ def _token_source(good: list[RequestRecord]) -> TokenSource | None:
     return _COUNTED
 
 
-def _gaps_ms(good: Iterable[RequestRecord]) -> list[float]:
-    return [
-        (after - before) / 1e6
+def _itl(
+    good: Iterable[RequestRecord], gaps: Histogram | None
+) -> tuple[Distribution, float | None]:
+    """Return the distribution of the gaps, and their tenth percentile in milliseconds."""
+    kept = [
+        after - before
         for record in good
+        if not record.folded
         for before, after in itertools.pairwise(record.content_ns)
     ]
+    if gaps is None:
+        samples = [gap / 1e6 for gap in kept]
+        return distribution(samples), percentile(sorted(samples), 10) if samples else None
+    everything = Histogram()
+    everything.merge(gaps)
+    everything.add(kept)
+    return everything.distribution_ms(), everything.percentile_ns(10) / 1e6
+
+
+def _offered_rate(records: Sequence[RequestRecord]) -> float | None:
+    """Return the rate at which an open loop meant to send; None for a closed loop."""
+    times = [record.intended_ns for record in records if record.intended_ns is not None]
+    if len(times) < 2:
+        return None
+    return (len(times) - 1) / max(1e-9, (max(times) - min(times)) / 1e9)
 
 
 def _tpot(good: Iterable[RequestRecord]) -> Distribution:
@@ -141,7 +174,7 @@ def _tpot(good: Iterable[RequestRecord]) -> Distribution:
         [
             _ms(record.content_ns[-1] - record.content_ns[0]) / (_tokens(record) - 1)
             for record in good
-            if _tokens(record) > 1 and len(record.content_ns) > 1
+            if _tokens(record) > 1 and record.events > 1
         ]
     )
 
@@ -166,6 +199,9 @@ def _self_check(raw: LevelRaw, duration_s: float, events: int) -> SelfCheck:
     sends = sorted(r.send_lag_ns for r in raw.records if r.send_lag_ns is not None)
     coalesced = sum(record.coalesced for record in raw.records if record.failure is None)
     whole = duration_s if duration_s > 0 else None
+    closed = [r for r in raw.records if r.intended_ns is None and r.send_lag_ns is not None]
+    idle_ns = sum(r.send_lag_ns or 0 for r in closed)
+    busy_ns = sum(r.end_ns - r.sent_ns for r in closed)
     return SelfCheck(
         loop_lag_p99_ms=percentile(lags, 99) / 1e6 if lags else None,
         loop_lag_max_ms=lags[-1] / 1e6 if lags else None,
@@ -174,13 +210,20 @@ def _self_check(raw: LevelRaw, duration_s: float, events: int) -> SelfCheck:
         run_delay_share=min(1.0, raw.run_delay_s / whole)
         if whole and raw.run_delay_s is not None
         else None,
+        idle_share=idle_ns / (idle_ns + busy_ns) if closed and idle_ns + busy_ns else None,
+        idle_mean_ms=_ms(idle_ns) / len(closed) if closed else None,
         coalesced_share=coalesced / events if events else 0.0,
+        unstamped_share=raw.unstamped_reads / raw.reads if raw.reads else 0.0,
+        clock_step_ms=raw.clock_step_ns / 1e6,
         reconnects=raw.reconnects,
+        resent=raw.resent,
+        crowded_parses=raw.crowded_parses,
+        out_of_files=raw.out_of_files,
     )
 
 
-def _objections(result: LevelResult, raw: LevelRaw, itl_p10_ms: float | None) -> list[str]:
-    """Return why the figures of a level must not be relied on; empty when they may."""
+def _objections(result: LevelResult, raw: LevelRaw) -> list[str]:
+    """Return why the figures of a level must not be relied on, the client's speed apart."""
     check, reasons = result.self_check, []
     if raw.cut_short:
         reasons.append(f"cut short: {raw.cut_short}")
@@ -191,6 +234,37 @@ def _objections(result: LevelResult, raw: LevelRaw, itl_p10_ms: float | None) ->
             f"{result.errors} of {result.requests} requests failed: the figures describe only "
             "those that succeeded, on a server with less to do"
         )
+    if _starved(result):
+        reasons.append(
+            f"the client waited {check.run_delay_share:.0%} of the time for a core: the machine "
+            "it runs on is too busy"
+        )
+    if check.clock_step_ms * 1e6 > MAX_CLOCK_STEP_NS:
+        reasons.append(
+            f"the clock was set by {check.clock_step_ms:.3g} ms while the level ran: receive times "
+            "are off by as much"
+        )
+    if check.unstamped_share > MAX_UNSTAMPED_SHARE:
+        reasons.append(
+            f"{check.unstamped_share:.1%} of the reads came without the kernel's receive time"
+        )
+    if check.out_of_files:
+        reasons.append(
+            f"{check.out_of_files} connections could not be made for want of files or ports on "
+            "the client's machine"
+        )
+    offered = result.requests + result.turned_away
+    if result.turned_away > MAX_TURNED_AWAY_SHARE * offered:
+        reasons.append(
+            f"{result.turned_away} of {offered} requests were never sent: {result.concurrency} "
+            "were in flight already, so the rate was not offered"
+        )
+    return reasons
+
+
+def _too_slow(result: LevelResult, itl_p10_ms: float | None) -> list[str]:
+    """Return what the client was too slow for: what one more worker may cure."""
+    check, reasons = result.self_check, []
     lag_ms = check.loop_lag_p99_ms or 0.0
     bound_ms = max(MIN_LAG_MS, MAX_LAG_SHARE_OF_ITL * (itl_p10_ms or 0.0))
     if lag_ms > bound_ms:
@@ -205,27 +279,62 @@ def _objections(result: LevelResult, raw: LevelRaw, itl_p10_ms: float | None) ->
         )
     if check.cpu_share is not None and check.cpu_share > MAX_CPU_SHARE:
         reasons.append(f"the client used {check.cpu_share:.0%} of a core: it was the bottleneck")
-    if _starved(result):
-        reasons.append(
-            f"the client waited {check.run_delay_share:.0%} of the time for a core: the machine "
-            "it runs on is too busy"
-        )
-    ttft_p50_ms, send_ms = result.ttft_ms.p50, check.send_lag_p99_ms
-    if (
-        send_ms is not None
-        and ttft_p50_ms is not None
-        and send_ms > max(MIN_LAG_MS, MAX_SEND_LAG_SHARE_OF_TTFT * ttft_p50_ms)
-    ):
-        reasons.append(
-            f"requests left late: {send_ms:.1f} ms (p99) after their stream was free, so fewer "
-            f"than {result.concurrency} were in flight"
-        )
-    return reasons
+    return reasons + _late_sends(result)
+
+
+def _late_sends(result: LevelResult) -> list[str]:
+    """Return what late sends have done to the figures.
+
+    A request of an open loop has its latency counted from when it should have left, so lateness is
+    in the figures; a stream of a closed loop that idles makes fewer requests in flight.
+    """
+    check, ttft_p50_ms = result.self_check, result.ttft_ms.p50
+    if check.idle_share is not None:
+        idle_ms = check.idle_mean_ms or 0.0
+        if check.idle_share <= MAX_IDLE_SHARE or idle_ms <= MIN_IDLE_MS:
+            return []
+        return [
+            f"requests left late: streams stood idle {check.idle_share:.1%} of their time, so "
+            f"fewer than {result.concurrency} were in flight"
+        ]
+    send_ms = check.send_lag_p99_ms
+    if send_ms is None or ttft_p50_ms is None:
+        return []
+    bound_ms = max(MIN_LAG_MS, MAX_SEND_LAG_SHARE_OF_TTFT * ttft_p50_ms)
+    if send_ms <= bound_ms:
+        return []
+    return [
+        f"requests left late: {send_ms:.1f} ms (p99) after their time, allowed {bound_ms:.1f} ms"
+    ]
 
 
 def _starved(result: LevelResult) -> bool:
     share = result.self_check.run_delay_share or 0.0
     return share > MAX_RUN_DELAY_SHARE and share * result.duration_s > MIN_RUN_DELAY_S
+
+
+def _client_warnings(result: LevelResult) -> list[str]:
+    """Return what the client had to do that a reader of the figures should know."""
+    check, out = result.self_check, []
+    if check.resent:
+        out.append(
+            f"{check.resent} requests were sent again because the server had closed the "
+            "connection kept for them; their time counts from the first send"
+        )
+    if check.crowded_parses:
+        out.append(
+            f"the client had to parse before it could read on {check.crowded_parses} times, for "
+            "want of memory"
+        )
+    if 0 < check.unstamped_share <= MAX_UNSTAMPED_SHARE:
+        out.append(
+            f"{check.unstamped_share:.2%} of the reads came without the kernel's receive time"
+        )
+    if result.turned_away and not any("never sent" in reason for reason in result.invalid_reasons):
+        out.append(
+            f"{result.turned_away} requests were never sent: {result.concurrency} were in flight"
+        )
+    return out
 
 
 def _warnings(result: LevelResult, raw: LevelRaw, spec: BenchmarkSpec) -> list[str]:
@@ -245,6 +354,7 @@ def _warnings(result: LevelResult, raw: LevelRaw, spec: BenchmarkSpec) -> list[s
             f"{check.coalesced_share:.1%} of the content events came in one read with the one "
             "before: ITL percentiles describe reads, TPOT is exact"
         )
+    out += _client_warnings(result)
     if result.token_count_source == _LOWER_BOUND:
         out.append("the server sent no usage: tokens are content events, a lower bound")
     mean = result.output_tokens_mean

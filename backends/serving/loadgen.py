@@ -183,6 +183,9 @@ class LoadEngine(Protocol):
     def timestamp_source(self) -> str:
         """How it takes times, in words."""
 
+    def add_worker(self) -> bool:
+        """Share the levels to come among one more process; False when no core is left for it."""
+
     async def run_level(
         self,
         spec: LevelSpec,

@@ -97,8 +97,13 @@ class PromptMaker:
             return f"{salt} {self._spec.prompt or FIXED_PROMPT}"
         return f"{salt} {self._random_words(f'{phase}{level}.{index}')}"
 
-    def bodies(self, level: int, count: int, *, warmup: bool = False) -> list[bytes]:
-        """Return the JSON bodies of `count` requests of a level of concurrency."""
+    def bodies(
+        self, level: int, count: int, *, warmup: bool = False, attempt: int = 1
+    ) -> list[bytes]:
+        """Return the JSON bodies of `count` requests of a level of concurrency.
+
+        A level that is measured again has an `attempt` of its own, and so other prompts.
+        """
         spec = self._spec
         common: dict[str, object] = {
             "model": self._model,
@@ -110,7 +115,7 @@ class PromptMaker:
             "stream_options": {"include_usage": True},
             "ignore_eos": spec.ignore_eos,
         }
-        phase = "w" if warmup else "m"
+        phase = ("w" if warmup else "m") + ("" if attempt == 1 else f"{attempt}-")
         return [
             json.dumps({**common, **self._asked(self.prompt(level, index, phase))}).encode()
             for index in range(count)

@@ -8,29 +8,54 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from backends.serving.loadgen import Phase
 from backends.serving.metrics import MetricsDelta
+from backends.serving.spec import BenchmarkSpec
 from backends.serving.stats import Distribution
+
+__all__ = [
+    "DEFINITIONS",
+    "LEVELS_FILE",
+    "RUN_FILE",
+    "SCHEMA_VERSION",
+    "BenchmarkRun",
+    "BenchmarkSpec",
+    "BesideServer",
+    "Current",
+    "Efficiency",
+    "EndpointFacts",
+    "Environment",
+    "ErrorSample",
+    "GridCell",
+    "KneeResult",
+    "LevelResult",
+    "RepeatedLevel",
+    "RunError",
+    "RunState",
+    "SelfCheck",
+    "Spread",
+    "SteadyPart",
+    "StopRule",
+]
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
 LEVELS_FILE = "levels.csv"
-MAX_CONCURRENCY = 4096
-MAX_REQUESTS = 100_000
 
 RunState = Literal["running", "completed", "stopped", "cancelled", "failed"]
+StopRule = Literal["errors", "saturation", "time", "money"]
 
 DEFINITIONS: dict[str, str] = {
     "content event": "a streamed chunk with non-empty text, reasoning or tool-call delta; the "
     "first chunk that carries only the role is none",
     "ttft_ms": "from handing the request to the socket (on a connection that stands) to the first "
-    "content event",
+    "content event; in an open loop, from when the request was to be sent",
     "itl_ms": "gap between two content events of one request, one sample per gap; a chunk with "
     "several tokens is one event",
     "tpot_ms": "(last content event - first content event) / (output tokens - 1), per request",
-    "e2e_ms": "from handing the request to the socket to the last content event",
+    "e2e_ms": "from where ttft_ms begins to the last content event",
     "output tokens": "completion_tokens of the server's usage",
     "duration_s": "from the first request's send to the end of the last one, ramp-up and drain "
     "included, warm-up not",
@@ -40,79 +65,21 @@ DEFINITIONS: dict[str, str] = {
     "or ended without [DONE], without finish_reason or without content; it counts in requests and "
     "errors, its time counts in duration_s, and none of its latencies or tokens count",
     "usd_per_million_output_tokens": "usd_per_hour / (output_tokens_per_s * 3600) * 1e6",
+    "steady": "the part of a closed loop between the first and the last moment with at least 95 % "
+    "of its streams in flight: neither ramp-up nor drain",
+    "goodput": "requests per second that each kept every limit of the objective by itself; failed "
+    "ones and ones never sent are in the denominator of slo_attainment",
+    "meets_slo": "every bound of the objective holds for the level's own statistics and at most "
+    "1 % of its requests failed",
+    "knee": "the highest load that met the objective, by bisection",
+    "bound": "what the accelerator's data-sheet memory bandwidth allows for reading weights and KV "
+    "cache once a step; predicted: the same at the efficiency fitted for that accelerator, with "
+    "its overheads",
 }
 
 
 class _Shape(BaseModel):
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
-
-
-class BenchmarkSpec(_Shape):
-    """What to measure. Every default is what a first look at a deployment wants.
-
-    Each level sends `requests_for(concurrency)` requests, `concurrency` of them in flight at any
-    time (a closed loop), after a warm-up at the same concurrency that is thrown away.
-    """
-
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
-
-    levels: list[int] = Field([1, 2, 4, 8], min_length=1, max_length=32)
-    requests_per_level: int | None = Field(
-        None,
-        ge=1,
-        le=MAX_REQUESTS,
-        description="None: twice the concurrency, at least 4, so that every stream is used twice",
-    )
-    warmup_requests: int | None = Field(
-        None, ge=0, le=MAX_REQUESTS, description="None: one per stream; 0: no warm-up"
-    )
-    max_tokens: int = Field(128, ge=1, le=1_000_000)
-    warmup_max_tokens: int = Field(16, ge=1, le=1_000_000)
-    prompt_source: Literal["fixed", "generated"] = "fixed"
-    prompt: str | None = Field(
-        None, min_length=1, description="the fixed prompt; None: a built-in one of about 60 tokens"
-    )
-    prompt_tokens: int = Field(
-        256, ge=1, le=1_000_000, description="aim of generated prompts, in tokens"
-    )
-    seed: int = Field(0, ge=0, description="of the generated words; the salt differs every run")
-    ignore_eos: bool = Field(True, description="generate exactly max_tokens")
-    temperature: float = Field(0.0, ge=0.0, le=2.0)
-    timeout_s: float = Field(120.0, gt=0.0, le=3600.0, description="bound of one request")
-    max_error_rate: float = Field(
-        0.5, ge=0.0, le=1.0, description="a level with a larger share of errors ends the sweep"
-    )
-    endpoint_kind: Literal["chat", "completions"] = "chat"
-    usd_per_hour: float | None = Field(None, gt=0.0, description="None: no cost is computed")
-    label: str = Field("", max_length=120, description="a name for charts and comparisons")
-    target: str | None = None
-    deployment: str | None = None
-    accelerator: str | None = None
-
-    @field_validator("levels")
-    @classmethod
-    def _levels_fit(cls, levels: list[int]) -> list[int]:
-        if any(level < 1 or level > MAX_CONCURRENCY for level in levels):
-            raise ValueError(f"each level is a concurrency from 1 to {MAX_CONCURRENCY}")
-        if len(set(levels)) != len(levels):
-            raise ValueError("a level may appear only once")
-        return levels
-
-    @model_validator(mode="after")
-    def _prompt_fits_its_source(self) -> BenchmarkSpec:
-        if self.prompt is not None and self.prompt_source == "generated":
-            raise ValueError("prompt goes with prompt_source=fixed only")
-        return self
-
-    def requests_for(self, concurrency: int) -> int:
-        """Return how many requests are measured at a level; every stream has at least one."""
-        if self.requests_per_level is not None:
-            return max(self.requests_per_level, concurrency)
-        return max(4, 2 * concurrency)
-
-    def warmup_for(self, concurrency: int) -> int:
-        """Return how many requests warm a level up."""
-        return concurrency if self.warmup_requests is None else self.warmup_requests
 
 
 class ErrorSample(_Shape):
@@ -130,16 +97,89 @@ class SelfCheck(_Shape):
     loop_lag_p99_ms: float | None = Field(None, description="how late the client came to read")
     loop_lag_max_ms: float | None = None
     send_lag_p99_ms: float | None = Field(
-        None, description="from a stream becoming free to its next request"
+        None,
+        description="from a stream becoming free to its next request; in an open loop, from the "
+        "intended send to the send",
     )
-    cpu_share: float | None = Field(None, description="of one core, 0..1")
+    idle_share: float | None = Field(
+        None, description="of the time of a closed loop's streams, spent between two requests"
+    )
+    idle_mean_ms: float | None = Field(None, description="the same, a request on average")
+    cpu_share: float | None = Field(None, description="of one core, 0..1; the busiest worker's")
     run_delay_share: float | None = Field(
         None, description="share of the level in which the client waited for a core; Linux only"
     )
     coalesced_share: float = Field(
         0.0, description="content events that came in one read with the one before: ITL lost"
     )
+    unstamped_share: float = Field(
+        0.0, description="reads without the kernel's receive time, where the kernel gives it"
+    )
+    clock_step_ms: float = Field(0.0, description="by which the clock was set meanwhile")
     reconnects: int = 0
+    resent: int = Field(0, description="requests sent again: their connection was closed before")
+    crowded_parses: int = Field(0, description="times that memory made parsing go before reading")
+    out_of_files: int = Field(0, description="connections not made for want of files or ports")
+    limited_the_level: bool = Field(
+        False, description="the client was too slow for the level; one more worker may cure that"
+    )
+
+
+class SteadyPart(_Shape):
+    """The part of a level without ramp-up and drain; see `DEFINITIONS`."""
+
+    begins_at_s: float = Field(description="seconds into the level")
+    duration_s: float
+    share: float = Field(description="of the level's time, 0..1")
+    requests: int = Field(description="that ended in it and succeeded")
+    requests_per_s: float
+    output_tokens_per_s: float
+    ttft_ms: Distribution = Field(description="of requests sent in it")
+    e2e_ms: Distribution = Field(description="of requests that ended in it")
+    usd_per_million_output_tokens: float | None = None
+
+
+class Efficiency(_Shape):
+    """Throughput beside what accelerator and checkpoint allow: measured, bound and predicted."""
+
+    accelerator: str
+    checkpoint: str
+    chips: int
+    batch: float = Field(description="sequences decoded together, taken as below")
+    batch_source: Literal["engine: mean running", "client: requests in flight"]
+    context_tokens: int = Field(description="in the KV cache on average while decoding")
+    bound_output_tokens_per_s: float = Field(
+        description="memory bandwidth of the data sheet, decode only"
+    )
+    share_of_bound: float = Field(description="measured output tokens/s over the bound, 0..1")
+    bound_tpot_ms: float
+    predicted_output_tokens_per_s: float = Field(
+        description="with the efficiency fitted for the accelerator; a prediction"
+    )
+    measured_over_predicted: float
+
+
+class BesideServer(_Shape):
+    """One figure as the client and as the engine itself have it, and what lies between."""
+
+    figure: Literal["ttft", "itl", "e2e", "output tokens/s"]
+    client: float = Field(description="mean, ms; or output tokens/s")
+    server: float = Field(description="the engine's own")
+    difference: float = Field(description="client - server")
+    agrees: bool
+    where: list[Literal["network", "admission queue", "client", "other traffic", "unknown"]] = (
+        Field(default_factory=list)
+    )
+    explanation: str = ""
+
+
+class Spread(_Shape):
+    """One figure over repetitions."""
+
+    mean: float
+    min: float
+    max: float
+    stdev: float | None = Field(None, description="of the sample; None below two")
 
 
 class LevelResult(_Shape):
@@ -166,17 +206,116 @@ class LevelResult(_Shape):
     partial: bool = Field(False, description="cut short; what had been measured until then")
     requests_planned: int
     unfinished: int = Field(0, description="requests in flight when the level was cut short")
+    turned_away: int = Field(
+        0, description="requests of an open loop not sent because concurrency were in flight"
+    )
+    offered_requests_per_s: float | None = Field(
+        None, description="the rate an open loop meant to send at; None for a closed loop"
+    )
+    workers: int = Field(1, description="client processes that shared the streams")
+    repeated: bool = Field(
+        False, description="measured again with one more worker because the client was the limit"
+    )
     prompt_tokens_mean: float | None
     output_tokens_mean: float | None
     output_tokens_total: int
     token_count_source: Literal["server usage", "content events (a lower bound)"] | None
     tokens_per_event: float | None
+    prompt_tokens_min: int | None = Field(None, description="as the server counted")
+    prompt_tokens_max: int | None = None
     error_samples: list[ErrorSample]
     usd_per_million_output_tokens: float | None
     prefix_cache_hit_rate: float | None
     server: MetricsDelta | None = Field(description="the engine's own figures for this level")
     self_check: SelfCheck
     started_at: str
+    request_rate: float | None = Field(
+        None, description="requests/s asked for; then concurrency is the most in flight"
+    )
+    context_tokens: int | None = Field(None, description="prompt tokens asked for, of a grid")
+    repetition: int = 1
+    steady: SteadyPart | None = None
+    meets_slo: bool | None = Field(None, description="None: no objective was given")
+    slo_misses: list[str] = Field(default_factory=list)
+    goodput_requests_per_s: float | None = None
+    slo_attainment: float | None = Field(None, description="good requests over those offered")
+    efficiency: Efficiency | None = None
+    beside_server: list[BesideServer] = Field(default_factory=list)
+
+    @property
+    def load(self) -> float:
+        """The load: requests per second of an open loop, else requests in flight."""
+        return float(self.concurrency) if self.request_rate is None else self.request_rate
+
+    @property
+    def load_words(self) -> str:
+        """The load as a person says it."""
+        if self.request_rate is None:
+            words = f"concurrency {self.concurrency}"
+        else:
+            words = f"{self.request_rate:g} requests/s"
+        return words if self.context_tokens is None else f"{words} x {self.context_tokens} tokens"
+
+    @property
+    def best_output_tokens_per_s(self) -> float | None:
+        """Throughput of the steady part where there is one, else of the whole level."""
+        return self.steady.output_tokens_per_s if self.steady else self.output_tokens_per_s
+
+
+class RepeatedLevel(_Shape):
+    """One load over its repetitions: only valid ones count in the spreads."""
+
+    concurrency: int
+    request_rate: float | None = None
+    context_tokens: int | None = None
+    repetitions: int
+    valid: int
+    output_tokens_per_s: Spread | None = None
+    requests_per_s: Spread | None = None
+    ttft_ms_p50: Spread | None = None
+    itl_ms_p50: Spread | None = None
+    tpot_ms_p50: Spread | None = None
+    e2e_ms_p50: Spread | None = None
+
+
+class KneeStep(_Shape):
+    """One load the search tried."""
+
+    load: float
+    meets: bool
+    misses: list[str]
+    valid: bool
+
+
+class KneeResult(_Shape):
+    """What the search for the highest load within the objective found."""
+
+    kind: Literal["concurrency", "requests_per_s"]
+    slo: list[str]
+    load: float | None = Field(description="the knee; None: not even the lowest load met it")
+    first_miss: float | None = Field(description="the lowest load that missed; None: none did")
+    searched_from: float
+    searched_to: float
+    settled: bool = Field(description="False: steps, time or money ended the search before")
+    steps: list[KneeStep] = Field(default_factory=list)
+    output_tokens_per_s: float | None = None
+    goodput_requests_per_s: float | None = None
+    usd_per_million_output_tokens: float | None = None
+
+
+class GridCell(_Shape):
+    """One cell of a grid of contexts and loads."""
+
+    context_tokens: int
+    concurrency: int
+    request_rate: float | None = None
+    status: Literal["ok", "infeasible", "failed", "not run"]
+    reason: str = ""
+    output_tokens_per_s: float | None = None
+    ttft_ms_p50: float | None = None
+    needed_kv_tokens: int | None = Field(
+        None, description="all sequences at full length, of a closed loop"
+    )
 
 
 class EndpointFacts(_Shape):
@@ -188,6 +327,8 @@ class EndpointFacts(_Shape):
     simulated: bool
     version: str | None = None
     max_model_len: int | None = None
+    kv_cache_tokens: int | None = Field(None, description="size of the KV cache")
+    kv_cache_source: Literal["engine", "memory plan"] | None = None
 
 
 class Environment(_Shape):
@@ -206,6 +347,9 @@ class Current(_Shape):
 
     phase: Phase
     concurrency: int
+    request_rate: float | None = None
+    context_tokens: int | None = None
+    repetition: int = 1
     requests_done: int
     requests_total: int
     errors: int
@@ -242,6 +386,13 @@ class BenchmarkRun(_Shape):
     environment: Environment
     definitions: dict[str, str]
     levels: list[LevelResult]
+    repeated: list[RepeatedLevel] = Field(default_factory=list)
+    knee: KneeResult | None = None
+    grid: list[GridCell] = Field(default_factory=list)
+    stopped_by: StopRule | None = None
+    spent_s: float | None = Field(None, description="of the whole run, warm-up included")
+    spent_usd: float | None = Field(None, description="spent_s at usd_per_hour")
+    imported_from: str | None = Field(None, description="file, when another program measured it")
     current: Current | None = None
     warnings: list[str] = Field(default_factory=list)
     findings: list[str] = Field(default_factory=list)

@@ -26,8 +26,8 @@ from backends.core.errors import (
     EndpointRejectedError,
 )
 from backends.core.state import new_id, stamp, write_text
-from backends.serving.asyncio_engine import AsyncioEngine
 from backends.serving.endpoint import Endpoint, EndpointClient
+from backends.serving.engine.epoll_engine import EpollEngine
 from backends.serving.findings import findings
 from backends.serving.levels import level_result
 from backends.serving.loadgen import LevelProgress, LevelRaw, LevelSpec
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 SAVE_EVERY_S = 1.0
 SCRAPE_TIMEOUT_S = 3.0
-MAX_EVENTS_SO_FAR = 200_000
-"""Summarising more than this while the level runs would disturb what it measures."""
+MAX_EVENTS_SO_FAR = 100_000
+"""Summarising more than this twice a second would take a core from whom it measures."""
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
@@ -110,7 +110,7 @@ async def run_benchmark(
         out_dir,
         on_progress=on_progress or (lambda _: None),
         should_stop=should_stop or (lambda: False),
-        engine=engine or AsyncioEngine(),
+        engine=engine or EpollEngine(),
         run_id=run_id or new_id("bench"),
         file_name=file_name,
     )
@@ -188,6 +188,7 @@ class _Sweep:
         self._writing: Future[None] | None = None
         self._saved_s = 0.0
         self._requests_before = 0
+        self._fraction = 0.0
         self._requests_all = sum(spec.requests_for(c) + spec.warmup_for(c) for c in spec.levels)
         self._scrapes = True
         now = stamp()
@@ -276,13 +277,36 @@ class _Sweep:
         )
 
     async def _level(self, concurrency: int, maker: PromptMaker) -> LevelRaw:
+        """Measure a level, and once more with one more worker if the client was its limit."""
+        raw, result = await self._measure(concurrency, maker, attempt=1)
+        too_slow = result.self_check.limited_the_level and not result.partial
+        if too_slow and not self.should_stop() and self.engine.add_worker():
+            self._tell(f"concurrency {concurrency}: once more, with one more client process", 0)
+            first = result
+            raw, result = await self._measure(concurrency, maker, attempt=2)
+            result.repeated = True
+            if result.partial:  # cancelled meanwhile: a whole level that is not valid says more
+                result = first
+        if raw.records or not raw.cut_short:
+            self.record.levels.append(result)
+        self.record.current = None
+        self._requests_before += self.spec.requests_for(concurrency)
+        self._requests_before += self.spec.warmup_for(concurrency)
+        await self._save()
+        self._tell(f"concurrency {concurrency} done: {_rate_words(result)}", 0)
+        return raw
+
+    async def _measure(
+        self, concurrency: int, maker: PromptMaker, *, attempt: int
+    ) -> tuple[LevelRaw, LevelResult]:
         spec, started_at = self.spec, stamp()
         scrape = _Scrape()
+        measured, warmups = spec.requests_for(concurrency), spec.warmup_for(concurrency)
         level = LevelSpec(
             concurrency=concurrency,
             path=PATHS[spec.endpoint_kind],
-            bodies=maker.bodies(concurrency, spec.requests_for(concurrency)),
-            warmup_bodies=maker.bodies(concurrency, spec.warmup_for(concurrency), warmup=True),
+            bodies=maker.bodies(concurrency, measured, attempt=attempt),
+            warmup_bodies=maker.bodies(concurrency, warmups, warmup=True, attempt=attempt),
             timeout_s=spec.timeout_s,
             max_error_rate=spec.max_error_rate,
             before_window=lambda: self._scrape(scrape),
@@ -295,14 +319,7 @@ class _Sweep:
             self.should_stop,
         )
         server = self._server_figures(scrape)
-        result = level_result(raw, spec, concurrency, started_at=started_at, server=server)
-        if raw.records or not raw.cut_short:
-            self.record.levels.append(result)
-        self.record.current = None
-        self._requests_before += spec.requests_for(concurrency) + spec.warmup_for(concurrency)
-        await self._save()
-        self._tell(f"concurrency {concurrency} done: {_rate_words(result)}", 0)
-        return raw
+        return raw, level_result(raw, spec, concurrency, started_at=started_at, server=server)
 
     async def _scrape(self, scrape: _Scrape) -> None:
         if not self._scrapes:
@@ -327,7 +344,7 @@ class _Sweep:
 
     def _level_progress(self, concurrency: int, started_at: str, progress: LevelProgress) -> None:
         raw = progress.raw
-        events = sum(len(record.content_ns) for record in raw.records)
+        events = sum(record.events for record in raw.records)
         so_far = None
         if progress.phase == "measuring" and raw.records and events <= MAX_EVENTS_SO_FAR:
             so_far = level_result(raw, self.spec, concurrency, started_at=started_at)
@@ -360,7 +377,8 @@ class _Sweep:
 
     def _tell(self, message: str, done: int) -> None:
         fraction = min(1.0, (self._requests_before + done) / self._requests_all)
-        self._on_progress(BenchmarkProgress(fraction, message, self.record))
+        self._fraction = max(self._fraction, fraction)  # a level may be measured again
+        self._on_progress(BenchmarkProgress(self._fraction, message, self.record))
 
     def _too_many_errors(self, level: LevelResult) -> bool:
         rate = level.success_rate

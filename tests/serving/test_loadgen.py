@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from backends.core.errors import EndpointUnreachableError, NotSupportedError
-from backends.serving.asyncio_engine import AsyncioEngine
 from backends.serving.asyncio_stream import Stream, Wire
 from backends.serving.endpoint import Endpoint
+from backends.serving.engine.epoll_engine import EpollEngine
 from backends.serving.loadgen import LevelProgress, LevelRaw, LevelSpec, RequestRecord
 from tests.serving.mock_servers import (
     GOOD,
@@ -85,7 +85,7 @@ async def run_level(
             return False
         return bool(seen) and len(seen[-1].raw.records) >= cancel_after
 
-    return await AsyncioEngine().run_level(spec, endpoint, seen.append, cancel)
+    return await EpollEngine().run_level(spec, endpoint, seen.append, cancel)
 
 
 async def one_request(reply: Reply | Route, *, timeout_s: float = 5.0) -> LevelRaw:
@@ -385,13 +385,20 @@ async def test_a_level_nobody_answers_is_an_error() -> None:
     assert "no connection" in caught.value.message
 
 
-async def test_a_proxy_in_between_is_refused_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("base_url", "variable", "proxy"),
+    [
+        ("http://gemma.example", "HTTP_PROXY", "http://proxy.example:3128"),
+        ("https://gemma.example", "HTTPS_PROXY", "socks5://proxy.example:1080"),
+    ],
+)
+async def test_a_proxy_that_would_be_measured_is_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, base_url: str, variable: str, proxy: str
 ) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    monkeypatch.setenv(variable, proxy)
     spec = LevelSpec(1, CHAT, bodies(1))
     with pytest.raises(NotSupportedError) as caught:
-        await run_level("https://gemma.example", spec)
+        await run_level(base_url, spec)
     assert "NO_PROXY" in caught.value.next_action
 
 

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from backends.serving.loadgen import RequestRecord
 
 LAG_SLOT_NS = 5_000_000
-"""Of every slot the greatest lag is kept: it judges the reader by its worst."""
+"""One sample of the lag is taken in so much time; a longer one counts for all it covers, so that
+percentiles of the samples are shares of the time."""
+
+MOST_LAGS = 200_000
+"""A thousand seconds. Beyond it every second sample is dropped, and so on."""
 
 
 class Part:
@@ -51,8 +55,8 @@ class Part:
         self.is_ready = self.is_started = False
         self.is_measured = drive.part == "measuring"
         self._due = deque(drive.send_at_ns) if drive.send_at_ns is not None else None
-        self._slot_ends_ns = 0
-        self._slot_lag_ns = 0
+        self._next_lag_ns = 0
+        self._lag_slot_ns = LAG_SLOT_NS
         self._cpu_s = 0.0
         self._wall_ns = 0
         self._run_delay_s: float | None = None
@@ -85,8 +89,6 @@ class Part:
         if delay_s is not None and self._run_delay_s is not None:
             account.run_delay_s = delay_s - self._run_delay_s
         self.look_at_clock()
-        if self._slot_lag_ns:
-            account.lag_ns.append(self._slot_lag_ns)
 
     def look_at_clock(self) -> None:
         """Notice when somebody has set the clock the kernel stamps with."""
@@ -114,12 +116,15 @@ class Part:
         return index, body, due_ns
 
     def was_late(self, lag_ns: int, at_ns: int) -> None:
-        """Take a sample of how late the reader came."""
-        if at_ns >= self._slot_ends_ns:
-            if self._slot_lag_ns:
-                self.account.lag_ns.append(self._slot_lag_ns)
-            self._slot_ends_ns, self._slot_lag_ns = at_ns + LAG_SLOT_NS, 0
-        self._slot_lag_ns = max(self._slot_lag_ns, lag_ns)
+        """Take a sample of how late the reader came to something."""
+        if at_ns < self._next_lag_ns and lag_ns < self._lag_slot_ns:
+            return
+        self._next_lag_ns = at_ns + self._lag_slot_ns
+        lags = self.account.lag_ns
+        lags.extend([lag_ns] * max(1, lag_ns // self._lag_slot_ns))
+        if len(lags) >= MOST_LAGS:
+            del lags[::2]
+            self._lag_slot_ns *= 2
 
     def add(self, record: RequestRecord) -> None:
         """Take a request that was read to its end, and end the part when too many have failed."""

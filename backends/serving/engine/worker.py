@@ -349,8 +349,7 @@ class Worker:
 
     def _sample_lag(self, part: Part, fd: int, woken_ns: int) -> None:
         """Take a sample: the socket that was ready first has waited longest."""
-        at_ns = now_ns()
-        since_ns = woken_ns
+        at_ns, since_ns = now_ns(), woken_ns
         if self._stamped:
             lane = self._by_fd.get(fd)
             if lane is None or not lane.stamps:
