@@ -1,0 +1,92 @@
+"""Whether a checkpoint fits the GPU, and what is left for the KV cache: predicted, not measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from backends.cloudrun.facts import BucketFolder
+from backends.cloudrun.spec import CloudRunSpec, folder_of
+from backends.core.errors import InvalidInputError, NotFoundError
+from backends.knowledge.checkpoints import Checkpoint, find_checkpoint
+from backends.knowledge.cloudrun import CloudRunProfile
+from backends.knowledge.roofline import StepModel
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What is predicted of the memory.
+
+    Attributes:
+        figures: For the plan's settings.
+        warnings: What looks tight.
+    """
+
+    figures: dict[str, object] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def check_fit(profile: CloudRunProfile, spec: CloudRunSpec, folder: BucketFolder | None) -> Fit:
+    """What the deployment will have in memory.
+
+    Raises:
+        InvalidInputError: The weights alone are more than the GPU holds.
+    """
+    chip = profile.reference.accelerator
+    share = spec.gpu_memory_utilization or chip.default_memory_utilization.value
+    budget = chip.memory_gib.value * share
+    checkpoint = _checkpoint(spec, profile, folder)
+    if checkpoint is None:
+        stored = folder.weights_gib if folder is not None else 0.0
+        if stored > budget and spec.quantization in {None, "none"}:
+            raise InvalidInputError(
+                "model",
+                f"has {stored:.1f} GiB of weights, more than the {budget:.1f} GiB that vLLM may "
+                f"use of {profile.hardware}.",
+                allowed="a smaller or quantised checkpoint",
+            )
+        return Fit(warnings=("The checkpoint is not in our tables: its fit is not predicted.",))
+    model = StepModel(chip, checkpoint, kv_cache_dtype=str(spec.kv_cache_dtype or "auto"))
+    seqs = int(spec.max_num_seqs or 256)
+    left = model.kv_cache_gib(memory_utilization=share, max_num_seqs=seqs)
+    if left <= 0:
+        raise InvalidInputError(
+            "model",
+            f"takes {model.weights_gib:.1f} GiB; of {profile.hardware} vLLM may use "
+            f"{budget:.1f} GiB, so nothing is left for the KV cache (predicted).",
+            allowed="a smaller or quantised checkpoint, or cloudrun-rtx6000",
+        )
+    length = int(spec.max_model_len or 0)
+    tokens = model.kv_capacity_tokens(
+        length,
+        memory_utilization=share,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=int(spec.max_num_batched_tokens or 2048),
+    )
+    warnings: tuple[str, ...] = ()
+    if tokens < length:
+        warnings = (
+            f"The KV cache would hold {tokens} tokens, less than one request of {length} "
+            "(predicted): vLLM would refuse to start.",
+        )
+    return Fit(
+        {
+            "weights_gib_predicted": round(model.weights_gib, 2),
+            "kv_cache_gib_predicted": round(left, 2),
+            "kv_cache_tokens_predicted": tokens,
+        },
+        warnings,
+    )
+
+
+def _checkpoint(
+    spec: CloudRunSpec, profile: CloudRunProfile, folder: BucketFolder | None
+) -> Checkpoint | None:
+    name = folder_of(str(spec.model)).rpartition("/")[2]
+    quantised = folder.quantised if folder is not None else False
+    quantization = spec.quantization or (None if quantised else profile.quantization)
+    for wanted in ([f"{name}-{quantization}"] if quantization else []) + [name]:
+        try:
+            return find_checkpoint(wanted)
+        except NotFoundError:
+            continue
+    return None

@@ -1,0 +1,414 @@
+"""What there is on Cloud Run and how it is: reads only, and none that wakes a sleeping GPU."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar
+
+from backends.base import Backend, Services
+from backends.cloudrun.facts import disabled_apis
+from backends.cloudrun.health import read_health
+from backends.cloudrun.logs import LogReader
+from backends.cloudrun.services import RunApi, RunService
+from backends.cloudrun.state import Judgement, judge, phases_of
+from backends.clouds.google import GoogleCloud
+from backends.clouds.google_rest import ca_file_of
+from backends.core.answers import Check, Deployment, Price, Status
+from backends.core.errors import (
+    CloudError,
+    ConflictError,
+    DevopsError,
+    EndpointError,
+    InvalidInputError,
+    NotFoundError,
+    NotManagedError,
+)
+from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.state import stamp
+from backends.knowledge.cloudrun import CloudRunProfile, usd_per_instance_hour
+from backends.serving.endpoint import Endpoint
+
+APIS = ("run", "logging", "storage", "iam")
+"""What every deployment needs; others are asked for where they are used."""
+
+# An image that reports phases answers /health with 200 from its first second on: for so long after
+# a revision was made it is asked, for an instance is up then anyway.
+_FRESH_S = 1800.0
+
+
+class CloudRunLooking(Backend):
+    """Reads of one profile's services.
+
+    Attributes:
+        profile: The GPU and its reference deployment.
+    """
+
+    profile: ClassVar[CloudRunProfile]
+
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self.cloud = GoogleCloud(services)
+        self.api = RunApi(self.cloud)
+        self.log_reader = LogReader(self.cloud)
+        self._regions: dict[str, str] = {}
+
+    # --------------------------------------------------------------------------------- finding
+
+    def regions(self) -> tuple[str, ...]:
+        """Every region that sells the GPU: a service with one can be nowhere else."""
+        wanted = self.services.settings.google_cloud_location
+        names = [sold.name for sold in self.profile.regions]
+        return tuple(sorted(names, key=lambda name: name != wanted))
+
+    async def all_services(self) -> list[RunService]:
+        """Every service with this GPU, ours or not; one region that fails, fails all."""
+        found = await self.api.services(self.regions())
+        return [service for service in found if service.gpu == self.profile.gpu_type]
+
+    async def find(self, name: str, region: str | None = None) -> RunService:
+        """The service of that name.
+
+        Args:
+            name: The service.
+            region: Where it is; None looks everywhere.
+
+        Raises:
+            NotFoundError: Every region was asked and has none.
+            InvalidInputError: Several regions have one.
+        """
+        known = region or self._regions.get(name)
+        if known is not None:
+            try:
+                return self._checked(await self.api.service(known, name))
+            except NotFoundError:
+                self._regions.pop(name, None)
+                if region is not None:
+                    raise self._not_here(name) from None
+        found = [service for service in await self.all_services() if service.name == name]
+        if len(found) > 1:
+            wanted = self.services.settings.google_cloud_location
+            chosen = [service for service in found if service.region == wanted]
+            if len(chosen) != 1:
+                places = ", ".join(service.region for service in found)
+                raise InvalidInputError(
+                    "name",
+                    f"{name} exists in several regions ({places}).",
+                    allowed="set GOOGLE_CLOUD_LOCATION to the one that is meant",
+                )
+            found = chosen
+        if not found:
+            raise self._not_here(name)
+        self._regions[name] = found[0].region
+        return found[0]
+
+    async def ours(self, name: str) -> RunService:
+        """The service of that name, if it may be changed.
+
+        Raises:
+            NotFoundError: There is none.
+            NotManagedError: It does not carry our label.
+        """
+        service = await self.find(name)
+        if not service.managed:
+            raise NotManagedError(
+                f"{self.at(name)} in {service.region} does not carry "
+                f"{MANAGED_BY}={MANAGED_BY_US}, so it is only read.",
+                next_action="To adopt it, ask the person to run: gcloud run services update "
+                f"{name} --region={service.region} "
+                f"--update-labels={MANAGED_BY}={MANAGED_BY_US}",
+            )
+        return service
+
+    def _checked(self, service: RunService) -> RunService:
+        if service.gpu != self.profile.gpu_type:
+            kind = service.gpu or "no GPU"
+            raise ConflictError(
+                f"The Cloud Run service {service.name} in {service.region} has {kind}, not "
+                f"{self.profile.gpu_type}: it is not one of {self.target}.",
+                next_action="Use the other target, or another name.",
+            )
+        return service
+
+    def _not_here(self, name: str) -> NotFoundError:
+        return NotFoundError(
+            f"There is no deployment {name[:64]!r} on {self.target}.",
+            cause=f"Asked, and answered: {', '.join(self.regions())}.",
+            next_action="Call list_deployments.",
+        )
+
+    # --------------------------------------------------------------------------------- answers
+
+    async def deployments(self) -> list[Deployment]:
+        """Every service with this GPU in every region that sells it."""
+        found: list[Deployment] = []
+        for service in await self.all_services():
+            self._regions[service.name] = service.region
+            judged = await self._judge(service)
+            note = judged.words if judged.state not in {"ready"} else None
+            found.append(
+                Deployment(
+                    target=self.target,
+                    name=service.name,
+                    state=judged.state,
+                    engine="vllm",
+                    model=model_of(service),
+                    url=service.url or None,
+                    managed=service.managed,
+                    simulated=self.cloud.rehearsal,
+                    usd_per_hour=self.rate_now(service, judged),
+                    created_at=_when(service.created_at),
+                    note=f"{service.region}; {note}" if note else service.region,
+                )
+            )
+        return found
+
+    async def status(self, name: str, *, detail: bool = False) -> Status:
+        """How one service is, from Cloud Run and its logs.
+
+        The service itself is only asked where that wakes nobody: it keeps instances warm, or
+        `detail` is asked for and an instance is up.
+        """
+        service = await self.find(name)
+        judged = await self._judge(service)
+        answer = self._status(service, judged)
+        fresh = time.time() - service.created_at < _FRESH_S and not service.args
+        if judged.state == "ready" and (service.warm_instances > 0 or detail or fresh):
+            await self._ask_engine(service, answer)
+        if detail:
+            revisions = await self.api.revisions(service.region, service.name)
+            answer.facts |= {
+                f"revision {revision.name}": _revision_words(revision.ready, revision.image)
+                for revision in revisions[:5]
+            }
+        return answer
+
+    async def endpoint(self, name: str) -> Endpoint:
+        """Its own URL, with an identity token for it."""
+        service = await self.find(name)
+        if not service.url:
+            raise ConflictError(
+                f"{self.at(name)} has no URL yet.",
+                next_action=self.call("wait_until_ready", name),
+            )
+        return await self.endpoint_at(service, service.url)
+
+    async def endpoint_at(self, service: RunService, url: str) -> Endpoint:
+        """How to ask one of a service's URLs: its own, or that of a tag.
+
+        Args:
+            service: The service.
+            url: The URL; the token's audience is the service's own in any case.
+        """
+        env = await self.cloud.env()
+        ca_file = ca_file_of(env)
+
+        async def identity() -> dict[str, str]:
+            token = await self.cloud.login.identity_token(service.url)
+            return {"Authorization": f"Bearer {token}"}
+
+        return Endpoint(
+            url,
+            headers=identity,
+            ca_file=Path(ca_file) if ca_file else None,
+            simulated=self.cloud.rehearsal,
+            source=f"Cloud Run service {service.name} in {service.region}",
+        )
+
+    async def price(self, name: str) -> Price | None:
+        """What one instance costs per hour while it exists."""
+        service = await self.find(name)
+        return self.instance_price(service.region, service.cpu, service.memory_gib, service.zonal)
+
+    def instance_price(
+        self, region: str, cpu: float, memory_gib: float, zonal: bool, count: int = 1
+    ) -> Price:
+        """The price of `count` instances of a size, by its parts."""
+        profile = self.profile
+        rate = usd_per_instance_hour(profile, region, cpu, memory_gib, zonal=zonal)
+        gpu = profile.zonal_gpu_usd_per_s if zonal else profile.gpu_usd_per_s
+        if rate is None or gpu is None:
+            return Price(basis=f"no list price of {profile.gpu_type} in {region} is in our tables")
+        many = f", times {count}" if count > 1 else ""
+        return Price(
+            usd_per_hour=round(rate * count, 4),
+            basis=f"while instances exist: GPU {gpu.value * 3600:.4g} + {cpu:g} vCPU x 0.0648 + "
+            f"{memory_gib:g} GiB x 0.0072 USD/h{many}; 0 when scaled to zero",
+            source=gpu.source,
+            as_of=gpu.date,
+        )
+
+    def rate_now(self, service: RunService, judged: Judgement) -> float | None:
+        """What a service costs per hour at this moment, as far as can be told."""
+        if judged.state in {"scaled_to_zero", "stopped"}:
+            return 0.0
+        rate = usd_per_instance_hour(
+            self.profile, service.region, service.cpu, service.memory_gib, zonal=service.zonal
+        )
+        return None if rate is None else round(rate * max(1, service.warm_instances), 4)
+
+    async def doctor(self) -> list[Check]:
+        """gcloud, the login, the project and its APIs; each with the fix."""
+        program = shutil.which("gcloud")
+        if program is None:
+            return [
+                Check(
+                    name=f"{self.target}: gcloud",
+                    ok=False,
+                    detail="not on PATH; install it: https://cloud.google.com/sdk/docs/install",
+                )
+            ]
+        checks = [Check(name=f"{self.target}: gcloud", ok=True, detail=program)]
+        try:
+            await self.cloud.login.access_token()
+            source = self.cloud.login.source
+            checks.append(Check(name=f"{self.target}: login", ok=True, detail=source))
+            project = await self.cloud.project()
+            checks.append(Check(name=f"{self.target}: project", ok=True, detail=project))
+            off = await disabled_apis(self.cloud, *APIS, "secretmanager", "cloudquotas")
+            fix = f"off: gcloud services enable {' '.join(off)} --project={project}"
+            checks.append(
+                Check(
+                    name=f"{self.target}: APIs",
+                    ok=not off,
+                    detail=fix if off else "those needed are enabled",
+                )
+            )
+        except DevopsError as error:
+            detail = f"{error.message} {error.next_action}"
+            checks.append(Check(name=f"{self.target}: access", ok=False, detail=detail))
+        return checks
+
+    # --------------------------------------------------------------------------------- helpers
+
+    async def _judge(self, service: RunService) -> Judgement:
+        sight = await self.log_reader.sight(service.region, service.name, service.created_revision)
+        return judge(self.profile, service, sight, time.time())
+
+    def _status(self, service: RunService, judged: Judgement) -> Status:
+        serving = service.serving
+        mode = "automatic" if service.manual is None else f"manual, {service.manual} instances"
+        facts: dict[str, str | int | float | bool] = {
+            "region": service.region,
+            "scaling": mode,
+            "min_instances": service.min_instances,
+            "max_instances": service.max_instances,
+            "concurrency": service.concurrency,
+            "cpu": service.cpu,
+            "memory_gib": service.memory_gib,
+            "image": service.image,
+            "account": service.account or "default",
+            "newest_revision": service.created_revision,
+        }
+        if serving is not None:
+            facts["serving_revision"] = f"{serving.revision} ({serving.percent} %)"
+        for tag, share in service.tagged.items():
+            facts[f"tag {tag}"] = f"{share.revision} ({share.percent} %) {share.url}"
+        model = model_of(service)
+        if model:
+            facts["model_argument"] = model
+        return Status(
+            summary=f"{self.at(service.name)} in {service.region} {judged.words}.",
+            warnings=list(judged.warnings),
+            target=self.target,
+            name=service.name,
+            state=judged.state,
+            ready=judged.state == "ready",
+            engine="vllm",
+            managed=service.managed,
+            simulated=self.cloud.rehearsal,
+            url=service.url or None,
+            phase=judged.phase or ("ready" if judged.state == "ready" else None),
+            phases=judged.phases,
+            elapsed_s=judged.elapsed_s,
+            expected_s=judged.expected_s,
+            usd_per_hour=self.rate_now(service, judged),
+            created_at=_when(service.created_at),
+            checks=[
+                Check(
+                    name=condition.type,
+                    ok=condition.ok is not False,
+                    detail=condition.message or condition.reason or _truth(condition.ok),
+                )
+                for condition in service.conditions
+            ],
+            facts=facts,
+            error=judged.error,
+            error_cause=judged.cause,
+            next_steps=self._next_steps(service.name, judged),
+        )
+
+    def _next_steps(self, name: str, judged: Judgement) -> list[str]:
+        fix = [judged.fix] if judged.fix else []
+        if judged.state == "ready":
+            return [
+                self.call("verify_model_health", name),
+                f"query_model(target={self.target!r}, name={name!r}, prompt=...)",
+                self.call("run_benchmark", name),
+            ]
+        if judged.state == "scaled_to_zero":
+            return [f"{self.call('verify_model_health', name)} wakes it"]
+        if judged.state == "starting":
+            return [self.call("wait_until_ready", name)]
+        return [*fix, self.call("get_logs", name), self.call("destroy", name)]
+
+    async def _ask_engine(self, service: RunService, answer: Status) -> None:
+        """Ask the engine itself, and let what it says count more than what Cloud Run says."""
+        try:
+            said = await read_health(await self.endpoint_at(service, service.url))
+        except (EndpointError, CloudError) as error:
+            answer.state, answer.ready = "degraded", False
+            answer.summary = f"{self.at(service.name)} is up, but: {error.message}"
+            answer.error, answer.error_cause = error.words or error.message, error.cause
+            answer.next_steps = [error.next_action, self.call("get_logs", service.name)]
+            return
+        answer.checks.append(
+            Check(name="health", ok=said.ready, detail=said.detail, duration_ms=said.took_ms)
+        )
+        answer.models, answer.max_model_len = said.models, said.max_model_len
+        answer.version = said.version
+        answer.facts |= said.facts
+        if not said.ready:
+            answer.state, answer.ready, answer.phase = "starting", False, said.phase
+            answer.summary = (
+                f"{self.at(service.name)}: the container answers, but the model is not ready: "
+                f"{said.detail}."
+            )
+            answer.next_steps = [self.call("wait_until_ready", service.name)]
+
+    def at(self, name: str) -> str:
+        """A deployment in words."""
+        return f"{self.target}/{name}"
+
+    def call(self, tool: str, name: str) -> str:
+        """A tool call about a deployment."""
+        return f"{tool}(target={self.target!r}, name={name!r})"
+
+
+def model_of(service: RunService) -> str | None:
+    """The model a service was told to serve; what it is served as, only the service says."""
+    for index, item in enumerate(service.args):
+        if item.startswith("--model="):
+            return item.partition("=")[2]
+        if item == "--model" and index + 1 < len(service.args):
+            return service.args[index + 1]
+        if " --model=" in item:
+            return item.partition(" --model=")[2].split()[0]
+    return service.env.get("MODEL") or None
+
+
+def _when(seconds: float) -> str | None:
+    return stamp(datetime.fromtimestamp(seconds, UTC)) if seconds else None
+
+
+def _truth(value: bool | None) -> str:
+    return {True: "true", False: "false", None: "not decided yet"}[value]
+
+
+def _revision_words(ready: bool | None, image: str) -> str:
+    return f"ready: {_truth(ready)}, {image}"
+
+
+__all__ = ["APIS", "CloudRunLooking", "model_of", "phases_of"]

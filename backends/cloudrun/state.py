@@ -1,0 +1,254 @@
+"""From what Cloud Run and the logs say to one state in our words. No request is made here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from backends.cloudrun.logs import Sight
+from backends.cloudrun.services import RunService
+from backends.core.answers import Phase as PhaseView
+from backends.core.answers import State
+from backends.knowledge.cloudrun import IDLE_S, CloudRunProfile
+from backends.knowledge.cloudrun_failures import signature_of
+from backends.serving.startup_log import Phase, StartupProgress
+
+# A profile's start-up phases by the names the engine's log has for them; what comes before the
+# first line of the container is the platform's part.
+_LOG_PHASES = {
+    "container": "pulling_image",
+    "import": "starting_engine",
+    "weights": "loading_weights",
+    "compile": "profiling",
+    "kv_cache": "profiling",
+    "api": "starting_api",
+}
+_NOT_STARTING = {Phase.READY.value, Phase.STOPPED.value, Phase.FAILED.value}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How a service is.
+
+    Attributes:
+        state: In our words.
+        words: What that means, one sentence without the service's name.
+        phase: Where a start stands.
+        phases: Every phase with its time.
+        elapsed_s: Seconds since the start began.
+        expected_s: Usual seconds of a whole start.
+        error: The platform's or engine's own words.
+        cause: The likely reason.
+        fix: What mends it.
+        warnings: What else should be known.
+    """
+
+    state: State
+    words: str
+    phase: str | None = None
+    phases: list[PhaseView] = field(default_factory=list)
+    elapsed_s: float | None = None
+    expected_s: float | None = None
+    error: str | None = None
+    cause: str | None = None
+    fix: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def expected_of(profile: CloudRunProfile) -> dict[str, float]:
+    """Usual seconds of each phase of the reference deployment's start."""
+    expected: dict[str, float] = {}
+    for phase in profile.reference.startup:
+        name = _LOG_PHASES[phase.name]
+        expected[name] = expected.get(name, 0.0) + phase.seconds.value
+    return expected
+
+
+def judge(profile: CloudRunProfile, service: RunService, sight: Sight, now_s: float) -> Judgement:
+    """The state of a service.
+
+    Args:
+        profile: What is usual.
+        service: What Cloud Run says.
+        sight: What the logs say of the newest instance of its newest revision.
+        now_s: Unix seconds.
+    """
+    if service.manual == 0:
+        return Judgement(
+            "stopped",
+            "is in manual scaling at 0 instances: it costs nothing and answers 503 'Service is "
+            "disabled' to everybody",
+            fix=f"start_serving(target={profile.target!r}, name={service.name!r})",
+        )
+    if service.ready is False:
+        return _failed(profile, service, sight)
+    if service.ready is None or service.reconciling or not service.ready_revision:
+        return _starting(profile, service, sight, now_s)
+    if service.created_revision != service.ready_revision:
+        return _starting(profile, service, sight, now_s)
+    if service.warm_instances > 0:
+        return Judgement("ready", f"keeps {service.warm_instances} instances up")
+    return _asleep_or_awake(profile, service, sight, now_s)
+
+
+def _asleep_or_awake(
+    profile: CloudRunProfile, service: RunService, sight: Sight, now_s: float
+) -> Judgement:
+    usual = sum(expected_of(profile).values())
+    if sight.problem:
+        return Judgement(
+            "ready",
+            "can serve; whether an instance is up cannot be told, for its logs cannot be read",
+            warnings=(f"Logs: {sight.problem}",),
+        )
+    silent_s = now_s - sight.last_at
+    if sight.progress.phase is Phase.FAILED and not sight.gone:
+        failure = sight.progress.failure
+        return Judgement(
+            "degraded",
+            "can serve, but its newest instance failed",
+            error="\n".join(failure.lines) if failure else None,
+            cause=failure.cause if failure else None,
+            fix=failure.next_action if failure else None,
+        )
+    if not sight.last_at or sight.gone or silent_s > IDLE_S.value:
+        return Judgement(
+            "scaled_to_zero",
+            f"is scaled to zero: it costs nothing now, and the next request wakes it, which takes "
+            f"about {usual:.0f} s",
+            expected_s=usual,
+        )
+    if not sight.progress.settled and sight.progress.phases:
+        return _starting(profile, service, sight, now_s, woken=True)
+    return Judgement("ready", f"has an instance up, last heard of {silent_s:.0f} s ago")
+
+
+def _starting(
+    profile: CloudRunProfile,
+    service: RunService,
+    sight: Sight,
+    now_s: float,
+    *,
+    woken: bool = False,
+) -> Judgement:
+    progress = sight.progress
+    expected = expected_of(profile)
+    usual = sum(expected.values())
+    began = sight.began_at or service.created_at
+    elapsed = max(0.0, now_s - began) if began else None
+    if progress.phase is Phase.FAILED and progress.failure is not None:
+        failure = progress.failure
+        words = "\n".join(failure.lines)
+        found = signature_of(words)
+        cause, fix = (
+            found.explained(profile.target, service.name)
+            if found
+            else (failure.cause, failure.next_action)
+        )
+        return Judgement(
+            "degraded" if _still_served(service) else "failed",
+            f"failed while starting: {failure.kind.value}; Cloud Run may try again"
+            + _served_words(service),
+            phase=progress.phase.value,
+            phases=phases_of(profile, progress, finished=False),
+            elapsed_s=elapsed,
+            expected_s=usual,
+            error=words,
+            cause=cause,
+            fix=fix,
+        )
+    known = bool(progress.phases)
+    phase = progress.phase.value if known else "pulling_image"
+    if progress.phase is Phase.READY:
+        phase = "ready"
+    detail = f", {progress.detail}" if progress.detail else ""
+    seconds = f", {elapsed:.0f} s of about {usual:.0f} s" if elapsed is not None else ""
+    who = "was woken and is starting" if woken else "is starting"
+    warnings = tuple(filter(None, (sight.problem, progress.notice)))
+    found = signature_of(progress.notice) if progress.notice else None
+    return Judgement(
+        "starting",
+        f"{who}: {phase}{detail}{seconds}{_served_words(service)}",
+        phase=phase,
+        phases=phases_of(profile, progress, finished=False),
+        elapsed_s=elapsed,
+        expected_s=usual,
+        cause=found.explained(profile.target, service.name)[0] if found else None,
+        warnings=warnings,
+    )
+
+
+def _failed(profile: CloudRunProfile, service: RunService, sight: Sight) -> Judgement:
+    trouble = service.trouble
+    said = trouble.message if trouble else "Cloud Run gives no reason."
+    failure = sight.progress.failure
+    lines = "\n".join(failure.lines) if failure else ""
+    # The engine's words say more than the platform's "failed to start and listen".
+    found = signature_of(lines) or signature_of(sight.trouble) if lines or sight.trouble else None
+    found = found or signature_of(said)
+    if failure is not None and (found is None or found.id == "probe_killed"):
+        cause, fix = failure.cause, failure.next_action
+    elif found is not None:
+        cause, fix = found.explained(profile.target, service.name)
+    else:
+        cause, fix = None, None
+    return Judgement(
+        "degraded" if _still_served(service) else "failed",
+        f"failed: its newest revision {service.created_revision} cannot serve"
+        + _served_words(service),
+        phase=Phase.FAILED.value,
+        phases=phases_of(profile, sight.progress, finished=False),
+        error="\n".join(filter(None, (said, lines, sight.trouble))),
+        cause=cause,
+        fix=fix,
+        warnings=(sight.problem,) if sight.problem else (),
+    )
+
+
+def _still_served(service: RunService) -> bool:
+    serving = service.serving
+    return (
+        serving is not None
+        and bool(service.ready_revision)
+        and (serving.revision != service.created_revision)
+    )
+
+
+def _served_words(service: RunService) -> str:
+    serving = service.serving
+    if not _still_served(service) or serving is None:
+        return ""
+    return f"; {serving.revision} goes on serving"
+
+
+def phases_of(
+    profile: CloudRunProfile, progress: StartupProgress, *, finished: bool
+) -> list[PhaseView]:
+    """The phases the log tells of, then those still to come, beside what is usual."""
+    expected = expected_of(profile)
+    starts = [s for s in progress.phases if s.phase.value not in _NOT_STARTING]
+    ends = [s.offset_s for s in progress.phases[1:]] + [progress.elapsed_s]
+    phases = [
+        PhaseView(
+            name="pulling_image",
+            state="done" if starts or finished else "running",
+            expected_s=expected.pop("pulling_image", None),
+        )
+    ]
+    for start, end in zip(starts, ends, strict=False):
+        name, began = start.phase.value, start.offset_s
+        running = start is starts[-1] and not finished
+        stopped = "failed" if progress.failure is not None else "running"
+        phases.append(
+            PhaseView(
+                name=name,
+                state=stopped if running else "done",
+                seconds=end - began if end is not None and began is not None else None,
+                expected_s=expected.pop(name, None),
+            )
+        )
+    if not finished and progress.failure is None:
+        phases += [
+            PhaseView(name=name, state="pending", expected_s=seconds)
+            for name, seconds in expected.items()
+        ]
+    return phases

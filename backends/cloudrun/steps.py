@@ -1,0 +1,145 @@
+"""The steps of a deployment, and what it depends on, as values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.cloudrun.commands import (
+    INVOKER,
+    READER,
+    SECRET_READER,
+    account_email,
+    account_id,
+    at,
+    deploy_argv,
+)
+from backends.cloudrun.spec import CloudRunSpec
+from backends.cloudrun.world import World
+from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.plans import Step
+from backends.knowledge.cloudrun import CloudRunProfile
+
+if TYPE_CHECKING:
+    from backends.cloudrun.looking import CloudRunLooking
+
+
+def argv_of(spec: CloudRunSpec, profile: CloudRunProfile, world: World) -> list[str]:
+    """The deploy command of a plan."""
+    return deploy_argv(
+        spec,
+        profile,
+        world.project,
+        spec.service_account or account_email(spec.name, world.project),
+        exists=world.found is not None,
+        quantised=world.folder.quantised if world.folder is not None else False,
+    )
+
+
+def steps_of(target: CloudRunLooking, spec: CloudRunSpec, world: World) -> list[Step]:
+    """What is done, in order: the account, its one right, the service, who may call it."""
+    project, region, name = world.project, str(spec.region), spec.name
+    email = spec.service_account or account_email(name, project)
+    steps: list[Step] = []
+    if not world.account_there:
+        steps.append(
+            Step(
+                title="Make a service account that only this service runs as",
+                kind="gcloud",
+                argv=(
+                    "gcloud",
+                    "iam",
+                    "service-accounts",
+                    "create",
+                    account_id(name),
+                    f"--project={project}",
+                    f"--display-name=vLLM {name}",
+                    f"--description={MANAGED_BY}={MANAGED_BY_US}",
+                    "--quiet",
+                    "--format=json",
+                ),
+                data={"exists_ok": True},
+                creates=(f"service account {email}",),
+                undo=f"gcloud iam service-accounts delete {email} --project={project} --quiet",
+            )
+        )
+    if spec.service_account is None:
+        steps.append(_reader(spec, email, project))
+    steps.append(
+        Step(
+            title=f"Deploy to Cloud Run in {region}; returns as soon as it is accepted",
+            kind="deploy",
+            argv=tuple(argv_of(spec, target.profile, world)),
+            data={"region": region},
+            creates=(f"Cloud Run service {name} in {region}",) if world.found is None else (),
+            undo=f"destroy(target={target.target!r}, name={name!r})"
+            if world.found is None
+            else None,
+        )
+    )
+    for member in spec.invokers:
+        bind = ("run", "services", "add-iam-policy-binding", name, *at(project, region))
+        unbind = ("run", "services", "remove-iam-policy-binding", name, *at(project, region))
+        flags = (f"--member={member}", f"--role={INVOKER}", "--quiet", "--format=json")
+        steps.append(
+            Step(
+                title=f"Let {member} call it",
+                kind="gcloud",
+                argv=("gcloud", *bind, *flags),
+                creates=(f"{INVOKER} of {member} on {name}",),
+                undo=" ".join(("gcloud", *unbind, *flags[:2])),
+            )
+        )
+    return steps
+
+
+def _reader(spec: CloudRunSpec, email: str, project: str) -> Step:
+    """The one right that the account needs: to read the weights, or the token."""
+    member = f"--member=serviceAccount:{email}"
+    words: tuple[str, ...]
+    flags: tuple[str, ...]
+    if spec.source == "bucket":
+        words = ("storage", "buckets", "{}-iam-policy-binding", f"gs://{spec.bucket}")
+        role, what = READER, f"gs://{spec.bucket}"
+    else:
+        words = ("secrets", "{}-iam-policy-binding", str(spec.secret))
+        role, what = SECRET_READER, f"the secret {spec.secret}"
+    flags = (f"--project={project}", member, f"--role={role}")
+    if spec.source != "bucket":
+        flags = (*flags, "--condition=None")
+    return Step(
+        title=f"Let that account read {what}, and nothing else",
+        kind="gcloud",
+        argv=(
+            "gcloud",
+            *(word.format("add") for word in words),
+            *flags,
+            "--quiet",
+            "--format=json",
+        ),
+        data={"new_account": True},
+        creates=(f"{role} of {email} on {what}",),
+        undo=" ".join(("gcloud", *(word.format("remove") for word in words), *flags)),
+    )
+
+
+def live_of(spec: CloudRunSpec, world: World) -> dict[str, str]:
+    """The facts a plan is bound to: when one of them changes, the plan is refused."""
+    found = world.found
+    live = {
+        f"service {spec.name} in {spec.region}": "absent"
+        if found is None
+        else f"generation {found.generation}",
+        "project": world.project,
+    }
+    if spec.service_account is None:
+        live["service account"] = "exists" if world.account_there else "absent"
+    if world.folder is not None:
+        live[world.folder.uri] = (
+            f"{len(world.folder.sizes)} files, {world.folder.total_gib:.2f} GiB"
+        )
+    if world.limits is not None:
+        limits = world.limits
+        live["quota"] = (
+            f"{limits.gpus or 0:g} GPU, {limits.cpus or 0:g} vCPU, {limits.memory_gib or 0:g} GiB"
+        )
+    return live

@@ -1,0 +1,110 @@
+"""What a plan depends on, looked at in one go; nothing is changed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends.cloudrun.commands import account_email
+from backends.cloudrun.facts import (
+    BucketFolder,
+    account_exists,
+    bucket_folder,
+    disabled_apis,
+    private_access,
+    refuse_disabled,
+    secret_exists,
+    words_of,
+)
+from backends.cloudrun.quotas import Limits, limits_of, or_problem
+from backends.cloudrun.services import RunService
+from backends.cloudrun.spec import CloudRunSpec, folder_of
+from backends.core.errors import DevopsError
+
+if TYPE_CHECKING:
+    from backends.cloudrun.looking import CloudRunLooking
+
+
+@dataclass(frozen=True)
+class World:
+    """What a plan was made from.
+
+    Attributes:
+        project: The project.
+        services: All services of the regions that sell the GPU.
+        found: The service of that name in that region, if there is one.
+        account_there: Whether the deployment's own account exists.
+        folder: The bucket folder, for source=bucket.
+        secret_there: Whether the secret exists, for source=huggingface.
+        limits: Quota limits of the region, or why they are not known.
+        private: Whether the subnet has Private Google Access; None: no such subnet or not asked.
+        problems: What could not be looked at.
+    """
+
+    project: str
+    services: list[RunService]
+    found: RunService | None
+    account_there: bool
+    folder: BucketFolder | None
+    secret_there: bool
+    limits: Limits | None
+    private: bool | None
+    problems: tuple[str, ...] = ()
+
+
+async def look(target: CloudRunLooking, spec: CloudRunSpec, project: str) -> World:
+    """Everything a plan of `spec` depends on, asked at the same time.
+
+    Raises:
+        ApiDisabledError: An API it needs is off.
+        DevopsError: Services, the account or the bucket could not be asked.
+    """
+    cloud, region = target.cloud, str(spec.region)
+    needed = ["run", "iam"]
+    needed.append("storage" if spec.source == "bucket" else "secretmanager")
+    if spec.vpc:
+        needed.append("compute")
+    off = await or_problem(disabled_apis(cloud, *needed))
+    problems: list[str] = []
+    if isinstance(off, DevopsError):
+        problems.append(f"Whether APIs are enabled is not known ({words_of(off)}).")
+    else:
+        refuse_disabled(off, project)
+
+    async def nothing() -> None:
+        return None
+
+    account = spec.service_account or account_email(spec.name, project)
+    from_bucket = spec.source == "bucket"
+    services, there, folder, secret, limits, private = await asyncio.gather(
+        target.api.services(target.regions()),
+        nothing() if spec.service_account else account_exists(cloud, account),
+        bucket_folder(cloud, str(spec.bucket), folder_of(str(spec.model)))
+        if from_bucket
+        else nothing(),
+        nothing() if from_bucket else or_problem(secret_exists(cloud, str(spec.secret))),
+        or_problem(limits_of(cloud, target.profile, [region], zonal=spec.zonal_redundancy)),
+        or_problem(private_access(cloud, region, spec.subnet or "default"))
+        if spec.vpc
+        else nothing(),
+    )
+    if isinstance(limits, DevopsError):
+        problems.append(f"Quotas were not checked ({words_of(limits)}); Cloud Run itself will.")
+    if isinstance(private, DevopsError):
+        problems.append(f"Private Google Access was not checked ({words_of(private)}).")
+    if isinstance(secret, DevopsError):
+        problems.append(f"Whether the secret exists is not known ({words_of(secret)}).")
+    return World(
+        project=project,
+        services=services,
+        found=next(
+            (item for item in services if (item.name, item.region) == (spec.name, region)), None
+        ),
+        account_there=bool(there) or spec.service_account is not None,
+        folder=folder,
+        secret_there=secret is True,
+        limits=None if isinstance(limits, DevopsError) else limits[region],
+        private=None if isinstance(private, DevopsError) else private,
+        problems=tuple(problems),
+    )
