@@ -105,7 +105,7 @@ def test_no_backend_of_a_cloud_and_no_serving_code_is_loaded_before_it_is_used(
     loaded = {module for module in ours["modules"] if module.startswith("backends.")}
     assert not {m for m in loaded if m.startswith("backends.serving.simulator")}
     assert not {m for m in loaded if m.startswith("backends.rehearsal.")}
-    assert not {m for m in loaded if m.endswith((".sweep", ".chart", ".asyncio_engine"))}
+    assert not {m for m in loaded if m.endswith((".sweep", ".chart", ".epoll_engine"))}
 
 
 def test_importing_the_server_runs_nothing_and_writes_nothing(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import statistics
 from collections.abc import Iterator, Sequence
@@ -11,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from backends.core.errors import EndpointUnreachableError, NotSupportedError
-from backends.serving.asyncio_stream import Stream, Wire
 from backends.serving.endpoint import Endpoint
 from backends.serving.engine.epoll_engine import EpollEngine
-from backends.serving.loadgen import LevelProgress, LevelRaw, LevelSpec, RequestRecord
+from backends.serving.loadgen import LevelProgress, LevelRaw, LevelSpec
 from tests.serving.mock_servers import (
     GOOD,
     ROLE,
@@ -309,27 +307,6 @@ async def test_a_connection_that_the_server_closes_is_replaced() -> None:
         raw = await run_level(server.base_url, LevelSpec(2, CHAT, bodies(6)))
     assert kinds(raw) == ["ok"] * 6
     assert raw.reconnects == 4
-
-
-async def test_a_connection_that_was_replaced_is_heard_no_more(fresh_mock: MockSse) -> None:
-    class Owner:
-        timeout_s = 5.0
-
-        def finished(self, stream: Stream, record: RequestRecord) -> None:
-            raise AssertionError(f"{stream} ended {record}")
-
-    loop = asyncio.get_running_loop()
-    port = int(fresh_mock.base_url.rsplit(":", 1)[1])
-    stream_ = Stream(Owner())
-    old_transport, old = await loop.create_connection(lambda: Wire(stream_), "127.0.0.1", port)
-    new_transport, new = await loop.create_connection(lambda: Wire(stream_), "127.0.0.1", port)
-    assert stream_.wire is new
-    old.data_received(b"late words")
-    old.connection_lost(ConnectionResetError())
-    assert stream_.is_open
-    assert stream_.wire is new
-    for transport in (old_transport, new_transport):
-        transport.abort()
 
 
 async def test_a_failure_does_not_spoil_the_stream_for_the_next_request() -> None:
