@@ -1,0 +1,79 @@
+"""The steady part of a level: from where nearly all streams are busy to where they begin to end.
+
+Ramp-up and drain are part of every finite level. At two requests a stream they are a large part,
+and the throughput of the whole level is then too low; the steady part says what the endpoint
+sustains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backends.serving.loadgen import RequestRecord
+
+FULL_SHARE = 0.95
+"""Of the streams, from which the load counts as fully there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of a level, in the nanoseconds of its records.
+
+    Args:
+        from_ns: Its begin.
+        to_ns: Its end, after `from_ns`.
+    """
+
+    from_ns: int
+    to_ns: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return (self.to_ns - self.from_ns) / 1e9
+
+    def tokens(self, record: RequestRecord) -> float:
+        """Return how many output tokens of a request fell into it.
+
+        Several tokens may come in one event; each counts as the mean of its request.
+        """
+        if not record.content_ns:
+            return 0.0
+        counted = record.completion_tokens
+        tokens = record.events if counted is None else counted
+        if record.folded:
+            return tokens * self._share(record.content_ns[0], record.content_ns[-1])
+        inside = sum(self.from_ns < at <= self.to_ns for at in record.content_ns)
+        return tokens * inside / len(record.content_ns)
+
+    def _share(self, begin_ns: int, end_ns: int) -> float:
+        """Of a long answer only begin and end are known; its tokens are taken as evenly spread."""
+        inside = min(end_ns, self.to_ns) - max(begin_ns, self.from_ns)
+        return max(0, inside) / max(1, end_ns - begin_ns)
+
+
+def steady_window(records: Sequence[RequestRecord], concurrency: int) -> Window | None:
+    """Return the stretch between the first and the last moment with 95 % of the streams in flight.
+
+    Short dips in between, while a stream goes from one request to the next, belong to it. None
+    when that many were never in flight, or for a moment only.
+
+    Args:
+        records: Every finished request of a closed loop, failed ones included.
+        concurrency: Its streams.
+    """
+    wanted = FULL_SHARE * concurrency
+    changes = [(record.sent_ns, 1) for record in records]
+    changes += [(record.end_ns, -1) for record in records]
+    in_flight = 0
+    first_ns = last_ns = None
+    for at_ns, change in sorted(changes):
+        if in_flight >= wanted:
+            last_ns = at_ns
+        in_flight += change
+        if in_flight >= wanted and first_ns is None:
+            first_ns = at_ns
+    if first_ns is None or last_ns is None or last_ns <= first_ns:
+        return None
+    return Window(first_ns, last_ns)
