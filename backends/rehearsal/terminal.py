@@ -22,13 +22,14 @@ class Terminal:
     """Prints to a terminal with colour and one live line, elsewhere as plain lines.
 
     Args:
-        out: Where to; colour needs a terminal, and no NO_COLOR in the environment.
+        out: Where to, by default stdout; colour needs a terminal, and no NO_COLOR in the
+            environment.
         width: Columns; by default those of the terminal, at most 110.
     """
 
-    def __init__(self, out: TextIO = sys.stdout, width: int | None = None) -> None:
-        self._out = out
-        self._live = out.isatty()
+    def __init__(self, out: TextIO | None = None, width: int | None = None) -> None:
+        self._out = out or sys.stdout
+        self._live = self._out.isatty()
         self._colour = self._live and "NO_COLOR" not in os.environ
         self._width = width or min(110, shutil.get_terminal_size((110, 24)).columns)
         self._live_shown = False
