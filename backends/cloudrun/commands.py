@@ -124,9 +124,13 @@ def deploy_argv(
         "--execution-environment=gen2",
         f"--startup-probe={probe.flag(int(spec.port or profile.port))}",
         "--cpu-boost" if profile.cpu_boost else "--no-cpu-boost",
-        f"--min-instances={spec.min_instances}",
+        # What is kept warm belongs to the service, not to a revision: it can then be changed
+        # without a new revision, which would load the model once more.
+        "--min-instances=0",
         f"--max-instances={spec.max_instances}",
     ]
+    if spec.min_instances or exists:
+        argv.append(f"--min={spec.min_instances}")
     if spec.scaling is not None:
         argv.append(f"--scaling={spec.scaling}")
     elif not exists:

@@ -104,6 +104,10 @@ class CloudRunLooking(Backend):
         self._regions[name] = found[0].region
         return found[0]
 
+    def remember(self, name: str, region: str) -> None:
+        """Keep in mind where a service is, so that it is found with one request."""
+        self._regions[name] = region
+
     async def ours(self, name: str) -> RunService:
         """The service of that name, if it may be changed.
 

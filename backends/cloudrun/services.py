@@ -63,6 +63,7 @@ class RunService:
         concurrency: Requests an instance admits.
         port: Where the container listens.
         min_instances: Kept warm.
+        revision_min: The part of it that belongs to the newest revision.
         max_instances: At most.
         manual: The number of instances in manual scaling, None in automatic.
         created_revision: The newest revision.
@@ -93,6 +94,7 @@ class RunService:
     concurrency: int
     port: int
     min_instances: int
+    revision_min: int
     max_instances: int
     manual: int | None
     created_revision: str
@@ -233,6 +235,7 @@ def _service(raw: Any) -> RunService:  # noqa: ANN401 (run_v2.Service, imported 
         min_instances=max(
             int(template.scaling.min_instance_count), int(raw.scaling.min_instance_count)
         ),
+        revision_min=int(template.scaling.min_instance_count),
         max_instances=int(template.scaling.max_instance_count)
         or int(raw.scaling.max_instance_count)
         or 100,

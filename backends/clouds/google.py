@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from backends.clouds.gcloud import READ_TIMEOUT_S, Gcloud
 from backends.clouds.google_auth import GoogleLogin
 from backends.clouds.google_clients import GoogleClients
-from backends.clouds.google_rest import GoogleRest
+from backends.clouds.google_rest import GoogleRest, proxy_of
 from backends.core.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ class GoogleCloud:
     async def env(self) -> Mapping[str, str]:
         """The variables of the cloud: none in earnest. The first call may start a rehearsal."""
         if self._variables is None:
-            self._variables = await asyncio.to_thread(self._services.cloud_env)
+            variables = await asyncio.to_thread(self._services.cloud_env)
+            if variables:
+                _stay_inside(variables)
+            self._variables = variables
         return self._variables
 
     async def project(self) -> str:
@@ -91,3 +95,15 @@ class GoogleCloud:
                 "gcloud config set project PROJECT_ID",
             )
         return project
+
+
+def _stay_inside(variables: Mapping[str, str]) -> None:
+    """Send all https of this process and its children into the rehearsal.
+
+    Service URLs keep their real host names there, and whoever asks them (the endpoint client, the
+    load engine's workers) takes its proxy from the environment.
+    """
+    proxy = proxy_of(variables)
+    if proxy is not None:
+        os.environ["HTTPS_PROXY"] = os.environ["https_proxy"] = proxy
+        os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost,::1"

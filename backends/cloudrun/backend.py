@@ -1,0 +1,228 @@
+"""The two Cloud Run targets: one control plane, two profiles."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import SecretStr
+
+from backends.base import (
+    CanDeploy,
+    CanDestroy,
+    CanStart,
+    CanStop,
+    DeploySpec,
+    FindsCapacity,
+    HasLogs,
+    HasModels,
+    ProbesColdStart,
+    SavesTokens,
+    Scales,
+    Scaling,
+    ShiftsTraffic,
+    StagesModels,
+    WorkerJob,
+)
+from backends.cloudrun import cold_start, destroying, models, staging, tokens, traffic
+from backends.cloudrun.capacity import find_capacity
+from backends.cloudrun.commands import at
+from backends.cloudrun.deploying import plan_deployment
+from backends.cloudrun.logs import SOURCES
+from backends.cloudrun.looking import CloudRunLooking
+from backends.cloudrun.running import explained, run_step
+from backends.cloudrun.scaling import price_of, scale
+from backends.cloudrun.spec import CloudRunSpec
+from backends.core.answers import (
+    Capacity,
+    Changed,
+    LogsAnswer,
+    ModelEntry,
+    Price,
+    Staged,
+    TokenSaved,
+    Traffic,
+)
+from backends.core.errors import DevopsError
+from backends.core.plans import Plan, Step
+from backends.core.render import clip
+from backends.core.state import stamp
+from backends.knowledge.cloudrun import L4, RTX6000, CloudRunProfile
+
+
+class CloudRunBackend(
+    CloudRunLooking,
+    CanDeploy,
+    CanDestroy,
+    CanStart,
+    CanStop,
+    HasLogs,
+    HasModels,
+    FindsCapacity,
+    Scales,
+    ShiftsTraffic,
+    ProbesColdStart,
+    StagesModels,
+    SavesTokens,
+):
+    """Cloud Run with one GPU a container."""
+
+    Spec: ClassVar[type[DeploySpec]] = CloudRunSpec
+
+    # --------------------------------------------------------------------------------- deploying
+
+    async def plan_deploy(self, spec: DeploySpec) -> Plan:
+        """A service account with one right, the service, and who may call it."""
+        if not isinstance(spec, CloudRunSpec):
+            raise TypeError(f"{self.target} plans a CloudRunSpec, not {type(spec).__name__}")
+        return await plan_deployment(self, spec)
+
+    async def plan_destroy(self, name: str) -> Plan:
+        """The service and what was made for it; bucket, image and secret stay."""
+        return await destroying.plan_destroy(self, name)
+
+    async def plan_stop(self, name: str) -> Plan:
+        """Manual scaling at zero."""
+        return await destroying.plan_stop(self, name)
+
+    async def run_step(self, plan: Plan, step: Step) -> str:
+        """Run one step of a plan made here."""
+        return await run_step(self, plan, step)
+
+    async def start(self, name: str, *, restart: bool) -> Changed:
+        """Automatic scaling again after a stop; with `restart`, a new revision as it is."""
+        service = await self.ours(name)
+        flags: list[str] = []
+        if service.manual == 0:
+            flags.append("--scaling=auto")
+        if restart:
+            # A changed label makes a new revision, whose instances replace the running ones.
+            moment = stamp().lower().replace(":", "-").replace(".", "-")
+            flags.append(f"--update-labels=vllm-devops-restarted={moment}")
+        if not flags:
+            status = await self.status(name)
+            return Changed(
+                summary=f"{self.at(name)} is {status.state}; nothing to start.",
+                target=self.target,
+                name=name,
+                state=status.state,
+                url=status.url,
+                next_steps=status.next_steps,
+            )
+        argv = [
+            *("gcloud", "beta", "run", "services", "update", name),
+            *at(await self.cloud.project(), service.region),
+            *flags,
+            *("--async", "--quiet", "--format=json"),
+        ]
+        try:
+            await self.cloud.gcloud.run(argv)
+        except DevopsError as error:
+            raise explained(error, self.target, name) from error
+        status = await self.status(name)
+        return Changed(
+            summary=f"{self.at(name)} can serve again and is {status.state}.",
+            target=self.target,
+            name=name,
+            state=status.state,
+            url=status.url,
+            done=[" ".join(argv)],
+            usd_per_hour=status.usd_per_hour,
+            next_steps=status.next_steps,
+        )
+
+    # --------------------------------------------------------------------------------- operating
+
+    async def capacity(self, place: str | None) -> Capacity:
+        """Quota, regions and prices."""
+        return await find_capacity(self, place)
+
+    async def scaling_price(self, name: str, scaling: Scaling) -> Price | None:
+        """What it would cost per hour at most when scaled so."""
+        return await price_of(self, name, scaling)
+
+    async def scale(self, name: str, scaling: Scaling) -> Changed:
+        """Change the number of instances."""
+        return await scale(self, name, scaling)
+
+    async def shift_traffic(self, name: str, to: str, percent: int, *, check: bool) -> Traffic:
+        """Send a share of traffic to a candidate, the previous or a named revision."""
+        return await traffic.shift_traffic(self, name, to, percent, check=check)
+
+    async def cold_start(self, name: str, job: WorkerJob) -> dict[str, Any]:
+        """From zero to the first token, phase by phase."""
+        return await cold_start.cold_start(self, name, job)
+
+    # --------------------------------------------------------------------------------- weights
+
+    async def models(self) -> list[ModelEntry]:
+        """The catalogue, the bucket, and what is served."""
+        return await models.list_models(self)
+
+    async def inspect_model(self, model: str) -> dict[str, str | int | float | bool]:
+        """What a bucket folder's own files say."""
+        return await models.inspect(self, model)
+
+    async def plan_staging(self, model: str, destination: str | None) -> Staged:
+        """What is there, what is missing, and the commands."""
+        return await staging.plan_staging(self, model, destination)
+
+    async def stage(self, model: str, destination: str | None, job: WorkerJob) -> dict[str, Any]:
+        """Bring what is missing."""
+        return await staging.stage(self, model, destination, job)
+
+    async def save_token(self, token: SecretStr) -> TokenSaved:
+        """Keep the token in Secret Manager."""
+        return await tokens.save_token(self, token)
+
+    # --------------------------------------------------------------------------------- logs
+
+    async def logs(self, name: str, source: str | None, lines: int) -> LogsAnswer:
+        """The newest lines of one of the service's logs."""
+        service = await self.find(name)
+        chosen = source or "container"
+        entries, span = await self.log_reader.lines(service.region, name, chosen, lines)
+        newest = entries[-lines:]
+        text, cut = clip("\n".join(entry.shown() for entry in newest))
+        hours = span.total_seconds() / 3600
+        what = f"The last {len(newest)} lines" if newest else "No lines"
+        answer = LogsAnswer(
+            summary=f"{what} of {self.at(name)}, source {chosen}, of the last {hours:g} hours.",
+            target=self.target,
+            name=name,
+            source=chosen,
+            sources=list(SOURCES),
+            lines=len(newest),
+            text=text,
+            cut_chars=cut,
+        )
+        if cut:
+            answer.next_steps = [f"Cut {cut} older characters: ask for fewer lines."]
+        return answer
+
+    @classmethod
+    def instead(cls, tool: str) -> str:
+        """What to use instead of a tool this target lacks."""
+        return {
+            "prepare_host": "Cloud Run needs no host; the image holds everything.",
+        }.get(tool, "")
+
+
+class CloudRunL4Backend(CloudRunBackend):
+    """One NVIDIA L4."""
+
+    target: ClassVar[str] = L4.target
+    title: ClassVar[str] = L4.title
+    hardware: ClassVar[str] = L4.hardware
+    profile: ClassVar[CloudRunProfile] = L4
+
+
+class CloudRunRtx6000Backend(CloudRunBackend):
+    """One RTX PRO 6000 Blackwell."""
+
+    target: ClassVar[str] = RTX6000.target
+    title: ClassVar[str] = RTX6000.title
+    hardware: ClassVar[str] = RTX6000.hardware
+    profile: ClassVar[CloudRunProfile] = RTX6000
+
+
+__all__ = ["CloudRunL4Backend", "CloudRunRtx6000Backend"]

@@ -1,0 +1,160 @@
+"""Plans that end something: destroy with all that was made for it, or stop without deleting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.cloudrun.commands import READER, SECRET_READER, account_email, at
+from backends.cloudrun.facts import bucket_folder, words_of
+from backends.cloudrun.looking import model_of
+from backends.cloudrun.quotas import or_problem
+from backends.cloudrun.services import RunService
+from backends.core.answers import Price
+from backends.core.errors import ConflictError, DevopsError
+from backends.core.plans import Plan, Step
+from backends.knowledge.cloudrun import BUCKET_USD_PER_GIB_MONTH
+
+if TYPE_CHECKING:
+    from backends.cloudrun.looking import CloudRunLooking
+
+
+async def plan_destroy(target: CloudRunLooking, name: str) -> Plan:
+    """Delete the service, its account's rights, and its account if that was made for it.
+
+    Raises:
+        NotFoundError: There is none.
+        NotManagedError: It is not ours.
+    """
+    service = await target.ours(name)
+    project = await target.cloud.project()
+    region = service.region
+    steps = [
+        Step(
+            title=f"Delete the Cloud Run service {name} with its revisions and who may call it",
+            kind="gcloud",
+            argv=("gcloud", "run", "services", "delete", name, *at(project, region), "--quiet"),
+            data={"missing_ok": True},
+        )
+    ]
+    if service.account == account_email(name, project):
+        steps += _account_steps(service, project)
+    keeps = await _keeps(target, service)
+    serving = service.serving
+    return Plan(
+        verb="destroy",
+        target=target.target,
+        name=name,
+        summary=f"delete {target.at(name)} in {region}"
+        + (", and the service account that was made for it." if len(steps) > 1 else "."),
+        spec={"region": region},
+        steps=steps,
+        live={
+            f"service {name} in {region}": f"generation {service.generation}",
+            "serving": serving.revision if serving else "nothing",
+        },
+        price=Price(usd_per_hour=0, basis="nothing of it runs afterwards"),
+        keeps_billing=keeps,
+        warnings=["Its URL answers nobody afterwards, and its logs stay for 30 days only."],
+    )
+
+
+def _account_steps(service: RunService, project: str) -> list[Step]:
+    member = f"--member=serviceAccount:{service.account}"
+    steps = [
+        Step(
+            title=f"Take its right to read gs://{bucket}",
+            kind="gcloud",
+            argv=(
+                *("gcloud", "storage", "buckets", "remove-iam-policy-binding", f"gs://{bucket}"),
+                *(f"--project={project}", member, f"--role={READER}", "--quiet", "--format=json"),
+            ),
+            data={"missing_ok": True},
+        )
+        for bucket in service.buckets
+    ]
+    steps += [
+        Step(
+            title=f"Take its right to read the secret {secret}",
+            kind="gcloud",
+            argv=(
+                *("gcloud", "secrets", "remove-iam-policy-binding", secret),
+                *(f"--project={project}", member, f"--role={SECRET_READER}", "--all"),
+                *("--quiet", "--format=json"),
+            ),
+            data={"missing_ok": True},
+        )
+        for secret in service.secrets
+    ]
+    return [
+        *steps,
+        Step(
+            title="Delete the service account that only it ran as",
+            kind="gcloud",
+            argv=(
+                *("gcloud", "iam", "service-accounts", "delete", service.account),
+                *(f"--project={project}", "--quiet"),
+            ),
+            data={"missing_ok": True},
+        ),
+    ]
+
+
+async def _keeps(target: CloudRunLooking, service: RunService) -> list[str]:
+    keeps: list[str] = []
+    for bucket in service.buckets:
+        model = model_of(service) or ""
+        folder = await or_problem(bucket_folder(target.cloud, bucket, model.rpartition("/")[2]))
+        if isinstance(folder, DevopsError):
+            keeps.append(f"gs://{bucket} stays with what it holds ({words_of(folder)}).")
+            continue
+        month = folder.total_gib * BUCKET_USD_PER_GIB_MONTH.value
+        keeps.append(
+            f"{folder.uri} stays: {folder.total_gib:.2f} GiB, about {month:.2f} USD a month. "
+            f"To remove it: gcloud storage rm --recursive {folder.uri}"
+        )
+    if "docker.pkg.dev/" in service.image:
+        keeps.append(f"The image {service.image} stays in Artifact Registry (0.10 USD/GiB/month).")
+    keeps += [f"The secret {secret} stays (0.06 USD a month)." for secret in service.secrets]
+    return keeps
+
+
+async def plan_stop(target: CloudRunLooking, name: str) -> Plan:
+    """Manual scaling at zero: nothing runs, nothing is deleted, everybody gets 503.
+
+    Raises:
+        ConflictError: It is stopped already.
+    """
+    service = await target.ours(name)
+    if service.manual == 0:
+        raise ConflictError(
+            f"{target.at(name)} is stopped already (manual scaling at 0).",
+            next_action=target.call("start_serving", name),
+        )
+    project = await target.cloud.project()
+    back = "auto" if service.manual is None else str(service.manual)
+    update = ("gcloud", "beta", "run", "services", "update", name, *at(project, service.region))
+    return Plan(
+        verb="stop_serving",
+        target=target.target,
+        name=name,
+        summary=f"stop {target.at(name)}: manual scaling at 0, so that it costs nothing and "
+        "answers 503 to everybody.",
+        steps=[
+            Step(
+                title="Scale to zero by hand",
+                kind="gcloud",
+                argv=(*update, "--scaling=0", "--quiet", "--format=json"),
+                undo=" ".join((*update, f"--scaling={back}")),
+            )
+        ],
+        live={
+            f"service {name} in {service.region}": f"generation {service.generation}",
+            "scaling": "automatic" if service.manual is None else f"manual {service.manual}",
+        },
+        price=Price(usd_per_hour=0, basis="no instance runs"),
+        keeps_billing=await _keeps(target, service),
+        warnings=[
+            "Automatic scaling with min_instances=0 costs nothing either while nobody asks, and "
+            "wakes by itself: update_scaling. Stopping is for when nobody shall be able to wake it."
+        ],
+    )

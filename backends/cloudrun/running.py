@@ -1,0 +1,127 @@
+"""Runs the steps of our plans: one gcloud command each, and a look where its end is not known."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import TYPE_CHECKING
+
+from backends.cloudrun.commands import SPEC_LABEL, label_of
+from backends.core.errors import (
+    CloudError,
+    ConflictError,
+    DevopsError,
+    NotFoundError,
+    OutcomeUnknownError,
+)
+from backends.core.plans import Plan, Step
+from backends.knowledge.cloudrun_failures import signature_of
+
+if TYPE_CHECKING:
+    from backends.cloudrun.looking import CloudRunLooking
+
+# A new service account is not known everywhere at once; bindings are tried again for so long.
+_NEW_ACCOUNT_S = 20.0
+_NEW_ACCOUNT_EVERY_S = 2.0
+_NOT_YET = re.compile(r"does not exist|not found|Unknown service account", re.IGNORECASE)
+_DEPLOY_TIMEOUT_S = 25.0
+_STEP_TIMEOUT_S = 20.0
+# After gcloud was cut off, the service may still be on its way into the API.
+_LOOK_FOR_S = 5.0
+
+
+async def run_step(target: CloudRunLooking, plan: Plan, step: Step) -> str:
+    """Run one step; returns what it did, in words.
+
+    Raises:
+        DevopsError: It failed, with the cause where the words are known.
+    """
+    try:
+        if step.kind == "deploy":
+            return await _deploy(target, plan, step)
+        if step.kind == "gcloud":
+            return await _gcloud(target, step)
+    except DevopsError as error:
+        raise explained(error, target.target, plan.name) from error
+    raise CloudError(f"{target.target} has no step of kind {step.kind!r}.")
+
+
+def explained(error: DevopsError, target: str, name: str) -> DevopsError:
+    """The error with the cause and fix of the signature its words carry, if they carry one."""
+    found = signature_of(f"{error.words} {error.message}")
+    if found is not None:
+        error.cause, error.next_action = found.explained(target, name)
+    return error
+
+
+async def _deploy(target: CloudRunLooking, plan: Plan, step: Step) -> str:
+    region = str(step.data["region"])
+    began = time.monotonic()
+    try:
+        await target.cloud.gcloud.run(step.argv, timeout_s=_DEPLOY_TIMEOUT_S)
+    except OutcomeUnknownError as error:
+        # It may have been accepted: a second create would not harm (the name is unique), but a
+        # caller who believes that nothing is there may spend twice under another name.
+        if await _was_accepted(target, plan.name, region, label_of(step.argv)):
+            target.remember(plan.name, region)
+            return (
+                f"gcloud was cut off after {time.monotonic() - began:.0f} s, but Cloud Run has "
+                f"accepted {plan.name} in {region}: found there by its label"
+            )
+        error.next_action = (
+            f"{target.call('get_status', plan.name)} says whether it came to be; deploying the "
+            "same name again changes that one and makes no second."
+        )
+        raise
+    target.remember(plan.name, region)
+    return f"Cloud Run accepted {plan.name} in {region}"
+
+
+async def _was_accepted(target: CloudRunLooking, name: str, region: str, label: str) -> bool:
+    until = time.monotonic() + _LOOK_FOR_S
+    while True:
+        try:
+            service = await target.api.service(region, name)
+            if service.labels.get(SPEC_LABEL) == label:
+                return True
+        except NotFoundError:
+            pass
+        except DevopsError:
+            return False
+        if time.monotonic() > until:
+            return False
+        await asyncio.sleep(1.0)
+
+
+async def _gcloud(target: CloudRunLooking, step: Step) -> str:
+    until = time.monotonic() + _NEW_ACCOUNT_S
+    while True:
+        try:
+            await target.cloud.gcloud.run(step.argv, timeout_s=_STEP_TIMEOUT_S)
+        except ConflictError:
+            if step.data.get("exists_ok"):
+                return f"{step.title}: it was there already"
+            raise
+        except NotFoundError as error:
+            if step.data.get("missing_ok"):
+                return f"{step.title}: it was gone already"
+            if not _may_come(step, error, until):
+                raise
+            await asyncio.sleep(_NEW_ACCOUNT_EVERY_S)
+        except DevopsError as error:
+            if not _may_come(step, error, until):
+                raise
+            await asyncio.sleep(_NEW_ACCOUNT_EVERY_S)
+        else:
+            return f"{step.title}: done"
+
+
+def _may_come(step: Step, error: DevopsError, until: float) -> bool:
+    """Whether the step only waits for a new service account to be known."""
+    return (
+        bool(step.data.get("new_account"))
+        and bool(_NOT_YET.search(error.words))
+        and "ccount" in error.words
+        and time.monotonic() < until
+    )

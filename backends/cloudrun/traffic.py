@@ -1,0 +1,255 @@
+"""Blue and green: send traffic to a candidate, a part of it, or back; compare them first."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends.cloudrun.commands import CANDIDATE_TAG, at
+from backends.cloudrun.running import explained
+from backends.cloudrun.services import RunRevision, RunService
+from backends.core.answers import Check, Share, Traffic
+from backends.core.errors import ConflictError, DevopsError, InvalidInputError, NotFoundError
+from backends.serving.endpoint import Endpoint, EndpointClient
+
+if TYPE_CHECKING:
+    from backends.cloudrun.looking import CloudRunLooking
+
+# Both sides are asked these, greedily; what counts is that the contract holds, not the wording.
+_PROMPTS = ("Answer with one word: the capital of France.", "Count from 1 to 5.")
+_MAX_TOKENS = 48
+_CHECK_TIMEOUT_S = 14.0
+# A candidate's first token may come later than this many times the serving revision's, plus 1 s.
+_TTFT_FACTOR = 3.0
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What one revision answered."""
+
+    models: tuple[str, ...]
+    max_model_len: int | None
+    answers: tuple[str, ...]
+    ttft_ms: float | None
+
+
+async def shift_traffic(
+    target: CloudRunLooking, name: str, to: str, percent: int, *, check: bool
+) -> Traffic:
+    """Send `percent` to a revision, the rest to what serves now.
+
+    Raises:
+        NotFoundError: There is no such revision, candidate or previous one.
+        ConflictError: It cannot serve, or breaks the contract.
+    """
+    service = await target.ours(name)
+    revisions = await target.api.revisions(service.region, name)
+    chosen = _chosen(target, service, revisions, to)
+    checks: list[Check] = []
+    serving = service.serving
+    if check and percent > 0 and serving is not None and serving.revision != chosen.name:
+        checks = await _compare(target, service, chosen)
+        broken = [item for item in checks if not item.ok]
+        if broken:
+            raise ConflictError(
+                f"{chosen.name} breaks the contract, so no traffic was shifted: "
+                + "; ".join(f"{item.name}: {item.detail}" for item in broken),
+                cause="It was compared with what serves now, on the same prompts.",
+                next_action="Mend the candidate and deploy it again; check=false shifts all the "
+                "same.",
+            )
+    flag = await _flag(service, chosen, to, percent)
+    argv = [
+        *("gcloud", "run", "services", "update-traffic", name),
+        *at(await target.cloud.project(), service.region),
+        *(flag, "--quiet", "--async", "--format=json"),
+    ]
+    try:
+        await target.cloud.gcloud.run(argv)
+    except DevopsError as error:
+        raise explained(error, target.target, name) from error
+    after = await _settled(target, service, chosen.name, percent)
+    back = serving.revision if serving is not None else "previous"
+    undo = f"shift_traffic(target={target.target!r}, name={name!r}, to={back!r})"
+    return Traffic(
+        summary=f"{target.at(name)}: {percent} % of traffic goes to {chosen.name}.",
+        target=target.target,
+        name=name,
+        shares=[
+            Share(
+                revision=share.revision,
+                percent=share.percent,
+                tag=share.tag or None,
+                url=share.url or None,
+            )
+            for share in after.traffic
+        ],
+        checks=checks,
+        done=[" ".join(argv)],
+        next_steps=[target.call("verify_model_health", name), f"{undo} goes back"],
+    )
+
+
+def _chosen(
+    target: CloudRunLooking, service: RunService, revisions: list[RunRevision], to: str
+) -> RunRevision:
+    by_name = {revision.name: revision for revision in revisions}
+    if to == "candidate":
+        tagged = service.tagged.get(CANDIDATE_TAG)
+        if tagged is None:
+            raise NotFoundError(
+                f"{target.at(service.name)} has no candidate.",
+                next_action=f"plan_deployment(target={target.target!r}, name={service.name!r}, "
+                "options={'candidate': true}) makes one.",
+            )
+        wanted = tagged.revision
+    elif to == "previous":
+        wanted = _previous(target, service, revisions).name
+    else:
+        wanted = to
+    if wanted not in by_name:
+        raise InvalidInputError(
+            "to",
+            "is no revision of it.",
+            allowed=", ".join(["candidate", "previous", *by_name]),
+        )
+    revision = by_name[wanted]
+    if revision.ready is False:
+        said = next((item.message for item in revision.conditions if item.ok is False), "")
+        raise ConflictError(
+            f"{wanted} cannot serve.",
+            words=said,
+            next_action=target.call("get_logs", service.name),
+        )
+    return revision
+
+
+def _previous(
+    target: CloudRunLooking, service: RunService, revisions: list[RunRevision]
+) -> RunRevision:
+    """The newest revision older than the one that serves, that could serve."""
+    serving = service.serving
+    names = [revision.name for revision in revisions]
+    if serving is not None and serving.revision in names:
+        older = revisions[names.index(serving.revision) + 1 :]
+        for revision in older:
+            if revision.ready is not False:
+                return revision
+    raise NotFoundError(
+        f"{target.at(service.name)} has no revision before the one that serves.",
+        next_action=f"Revisions: {', '.join(names)}.",
+    )
+
+
+async def _flag(service: RunService, chosen: RunRevision, to: str, percent: int) -> str:
+    """The flag that makes the split; gcloud gives the rest to whom it went, in proportion."""
+    serving = service.serving
+    if to == "candidate":
+        return f"--to-tags={CANDIDATE_TAG}={percent}"
+    if percent == 100 or serving is None or serving.revision == chosen.name:
+        return f"--to-revisions={chosen.name}={percent}"
+    return f"--to-revisions={chosen.name}={percent},{serving.revision}={100 - percent}"
+
+
+async def _settled(
+    target: CloudRunLooking, before: RunService, revision: str, percent: int
+) -> RunService:
+    """The service once its traffic is as asked; at most 8 s, for the cloud takes its time."""
+    service = before
+    for _ in range(16):
+        service = await target.api.service(before.region, before.name)
+        got = sum(share.percent for share in service.traffic if share.revision == revision)
+        if got == percent and not service.reconciling:
+            break
+        await asyncio.sleep(0.5)
+    return service
+
+
+# --------------------------------------------------------------------------- the contract
+
+
+async def _compare(
+    target: CloudRunLooking, service: RunService, chosen: RunRevision
+) -> list[Check]:
+    """Ask both the same, and say where the candidate is worse."""
+    tag = next((share for share in service.traffic if share.revision == chosen.name and share.url),
+               None)  # fmt: skip
+    if tag is None:
+        return [
+            Check(
+                name="reachable by itself",
+                ok=False,
+                detail=f"{chosen.name} has no tag, so it cannot be asked before it serves; "
+                "check=false shifts without a comparison",
+            )
+        ]
+    old, new = await asyncio.gather(
+        _ask(await target.endpoint_at(service, service.url)),
+        _ask(await target.endpoint_at(service, tag.url)),
+        return_exceptions=True,
+    )
+    if isinstance(new, BaseException):
+        return [Check(name="candidate answers", ok=False, detail=_said(new))]
+    checks = [
+        Check(
+            name="candidate answers",
+            ok=all(new.answers),
+            detail=f"{sum(map(bool, new.answers))} of {len(new.answers)} prompts",
+        )
+    ]
+    if isinstance(old, BaseException):
+        # Nothing to compare with: what serves does not answer, so the candidate cannot be worse.
+        checks.append(Check(name="serving revision answers", ok=True, detail=f"no ({_said(old)})"))
+        return checks
+    checks.append(
+        Check(
+            name="same served model",
+            ok=set(old.models) <= set(new.models),
+            detail=f"serving {', '.join(old.models)}; candidate {', '.join(new.models)}",
+        )
+    )
+    longer = (new.max_model_len or 0) >= (old.max_model_len or 0)
+    checks.append(
+        Check(
+            name="context not shorter",
+            ok=longer,
+            detail=f"serving {old.max_model_len}, candidate {new.max_model_len} tokens",
+        )
+    )
+    if old.ttft_ms is not None and new.ttft_ms is not None:
+        limit = old.ttft_ms * _TTFT_FACTOR + 1000
+        checks.append(
+            Check(
+                name="first token in time",
+                ok=new.ttft_ms <= limit,
+                detail=f"serving {old.ttft_ms:.0f} ms, candidate {new.ttft_ms:.0f} ms "
+                f"(limit {limit:.0f})",
+            )
+        )
+    return checks
+
+
+async def _ask(endpoint: Endpoint) -> _Side:
+    async with EndpointClient(endpoint, timeout_s=_CHECK_TIMEOUT_S) as client:
+        models = await client.models()
+        answers: list[str] = []
+        ttft_ms: float | None = None
+        for prompt in _PROMPTS:
+            said = await client.chat(
+                prompt, max_tokens=_MAX_TOKENS, temperature=0.0, timeout_s=_CHECK_TIMEOUT_S
+            )
+            answers.append(said.text or said.reasoning or "")
+            ttft_ms = said.ttft_ms  # the last: the first may have waited for an instance
+        return _Side(
+            tuple(model.id for model in models),
+            models[0].max_model_len if models else None,
+            tuple(answers),
+            ttft_ms,
+        )
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, DevopsError):
+        return f"{error.message} {error.cause}".strip()
+    raise error
