@@ -94,7 +94,9 @@ def test_an_environment_with_secrets_is_given_to_the_process_and_not_written_dow
     ]
     record = a_record(argv).model_copy(update={"env": {"OUT": str(out)}})
     records.start(record, {"KEY": "sk-very-secret-0123456789"})
-    wait_for(lambda: out.exists() and out.read_text(encoding="utf-8"))
+    # Its exit code is the last that is written about it.
+    wait_for((records.folder("demo") / "exit.json").exists)
+    assert out.read_text(encoding="utf-8") == "sk-very-secret-0123456789"
     for path in records.folder("demo").iterdir():
         assert "sk-very-secret" not in path.read_text(encoding="utf-8"), path
 
