@@ -104,7 +104,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         PermissionDeniedError,
         r"PERMISSION_DENIED|does not have (?:permission|[\w.]+ access)|HTTPError 403"
-        r"|Permission '?(?P<permission>[\w.]+)'? (?:denied|is required)|'status': 403",
+        r"|Permission '?[\w.]+'? (?:denied|is required)|'status': 403",
         "The login lives, but may not do this. It does not mean that nothing is there.",
         "Ask the project's owner for a role with {permission}, or log in as someone who has it.",
     ),
@@ -155,6 +155,9 @@ _NOISE = re.compile(
     re.MULTILINE,
 )
 _SOME_FAILED = re.compile(r"WARNING: Some requests did not succeed|WARNING: .*(?:unreachable)")
+_PERMISSION = re.compile(
+    r"[Pp]ermission '?([a-z]\w*(?:\.\w+)+)'?|(?:have|Required) '?([a-z]\w*(?:\.\w+){2,})'?"
+)
 _RETRY_AFTER = re.compile(r"[Rr]etry[- ][Aa]fter[:'\s=]+(\d+)|'retry-after': '(\d+)'")
 _QUOTAS = re.compile(r"(\w+) requested: (\d+)\s+allowed: (\d+)")
 
@@ -252,7 +255,11 @@ def _matched(text: str, message: str, words: str | None = None) -> DevopsError |
 
 def _made(rule: Rule, groups: dict[str, str], message: str, words: str) -> DevopsError:
     service = groups.get("service") or groups.get("api") or _service_in(words)
-    texts = {"service": service, "permission": groups.get("permission", "that permission")}
+    permission = _PERMISSION.search(words)
+    texts = {
+        "service": service,
+        "permission": next(filter(None, permission.groups())) if permission else "that permission",
+    }
     next_action = rule.next_action.format(**texts)
     error: DevopsError
     if rule.error is InvalidInputError:
