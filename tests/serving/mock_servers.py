@@ -41,9 +41,10 @@ class Truth:
 
 @dataclass(frozen=True)
 class MockSse:
-    """A running mock server."""
+    """A running mock server; over TLS, `ca_file` is the certificate to trust."""
 
     base_url: str
+    ca_file: Path | None = None
 
     def configure(self, **knobs: int) -> None:
         wishes = "&".join(f"{name}={value}" for name, value in knobs.items())
@@ -68,36 +69,52 @@ class MockSse:
 
     def _ask(self, path: str) -> bytes:
         url = f"{self.base_url}{path}"
-        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own server
+        tls = ssl.create_default_context(cafile=self.ca_file) if self.ca_file else None
+        with urllib.request.urlopen(url, timeout=10, context=tls) as answer:  # noqa: S310 - ours
             body = answer.read()
         assert isinstance(body, bytes)
         return body
 
 
-def compile_mock(folder: Path) -> Path:
-    """Compile the mock server, or skip the test with the reason."""
+def compile_mock(folder: Path, *, tls: bool = False) -> Path:
+    """Compile the mock server, with TLS where asked, or skip the test with the reason."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler to build the mock server with")
-    program = folder / "mock_sse_server"
+    program = folder / ("mock_sse_server_tls" if tls else "mock_sse_server")
     argv = [compiler, "-O2", "-o", str(program), str(SOURCE)]
+    argv += ["-DMOCK_TLS", "-lssl", "-lcrypto"] if tls else []
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode != 0:
-        pytest.skip(f"the mock server does not build here (Linux only): {done.stderr[:300]}")
+        what = "Linux and OpenSSL's headers" if tls else "Linux"
+        pytest.skip(f"the mock server does not build here (it needs {what}): {done.stderr[:300]}")
     return program
 
 
 @contextmanager
-def run_mock(program: Path, **options: int) -> Iterator[MockSse]:
-    """Run the mock server on a free port until the block ends."""
+def run_mock(
+    program: Path, *, certificate: tuple[Path, Path] | None = None, **options: int
+) -> Iterator[MockSse]:
+    """Run the mock server on a free port until the block ends.
+
+    Args:
+        program: The compiled server.
+        certificate: The files of certificate and key, of a server compiled with TLS.
+        **options: Its knobs, see the top of its source.
+    """
     argv = [str(program), "--port", "0"]
+    if certificate is not None:
+        argv += ["--tls-cert", str(certificate[0]), "--tls-key", str(certificate[1])]
     for name, value in options.items():
         argv += [f"--{name.replace('_', '-')}", str(value)]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        yield MockSse(f"http://127.0.0.1:{port}")
+        if certificate is None:
+            yield MockSse(f"http://127.0.0.1:{port}")
+        else:
+            yield MockSse(f"https://127.0.0.1:{port}", certificate[0])
     finally:
         process.terminate()
         process.communicate(timeout=10)

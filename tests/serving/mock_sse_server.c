@@ -18,8 +18,16 @@
 //   role       0 no role chunk, 1 at TTFT, 2 one ITL before the first content
 //   jitter     percent by which an ITL varies around its mean
 //   usage      0: never send usage
+//   style      sum of: 1 the first half of the chunks is reasoning, 2 chunks are tool-call deltas,
+//              4 a comment goes before every event, 8 lines end in CRLF, 16 text is not ASCII
+//   idle-us    close a connection that has been idle for so long
+//   frame      how an AWS event stream cuts an event: 0 one frame, N a frame of N bytes and the rest
 // Request headers x-mock-ttft-us, x-mock-itl-us, x-mock-tokens override one request, and
 // x-mock-fail makes it fail: http:503, reset:K, stall:K, errchunk:K, close:K (after K chunks).
+//
+// POST /endpoints/NAME/invocations-response-stream answers in the frames of an AWS event stream.
+//
+// Built with -DMOCK_TLS -lssl -lcrypto it speaks TLS when started with --tls-cert and --tls-key.
 //
 // GET /mock/log      the records, binary: struct record, then n times of content sends
 // GET /mock/stats    CPU time and lateness of this server, as JSON
@@ -43,7 +51,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef MOCK_TLS
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#endif
+
 typedef uint64_t u64;
+typedef uint32_t u32;
 
 static u64 now_ns(void) {
   struct timespec t;
@@ -52,9 +66,11 @@ static u64 now_ns(void) {
 }
 
 static struct {
-  int port, tokens, tpc, step, split, role, jitter, usage;
-  u64 ttft_ns, itl_ns;
-} config = {8100, 128, 1, 0, 0, 1, 0, 1, 50000000ull, 10000000ull};
+  int port, tokens, tpc, step, split, role, jitter, usage, style, frame;
+  u64 ttft_ns, itl_ns, idle_ns;
+} config = {8100, 128, 1, 0, 0, 1, 0, 1, 0, 0, 50000000ull, 10000000ull, 0};
+
+enum style { REASONING = 1, TOOL_CALLS = 2, COMMENTS = 4, CRLF = 8, UNICODE = 16 };
 
 static const char MODEL[] = "mock-model";
 
@@ -83,6 +99,10 @@ static void log_append(const void *data, size_t length) {
 
 // ---- connections and their deadlines ------------------------------------------------------------
 
+#ifdef MOCK_TLS
+static SSL_CTX *tls_settings;
+#endif
+
 enum state { READING, WAITING_FIRST, STREAMING, WAITING_WHOLE };
 enum failure { NONE, RESET, STALL, ERROR_CHUNK, CLOSE };
 
@@ -97,11 +117,15 @@ struct connection {
   struct record record;
   u64 *content_ns;
   int content_capacity;
-  int is_chat, send_usage, tokens, chunks_sent, prompt_tokens;
+  int is_chat, is_framed, send_usage, tokens, chunks_sent, prompt_tokens;
   u64 ttft_ns, itl_ns;
   enum failure failure;
   int fail_after;
   char id[64];
+#ifdef MOCK_TLS
+  SSL *tls;
+  BIO *tls_in, *tls_out;
+#endif
 };
 
 static int epoll_fd, active;
@@ -172,6 +196,9 @@ static void close_connection(struct connection *c) {
     log_request(c);
   }
   close(c->fd);
+#ifdef MOCK_TLS
+  if (c->tls) SSL_free(c->tls);
+#endif
   free(c->in);
   free(c->out);
   free(c->content_ns);
@@ -184,12 +211,13 @@ static void end_request(struct connection *c) {
   c->state = READING;
   active--;
   clear_deadline(c);
+  if (config.idle_ns) set_deadline(c, now_ns() + config.idle_ns);
 }
 
 // ---- sending ------------------------------------------------------------------------------------
 
 // Send now what the socket takes and keep the rest; -1 when the connection is gone.
-static int put(struct connection *c, const char *bytes, size_t length) {
+static int put_raw(struct connection *c, const char *bytes, size_t length) {
   if (c->out_length == c->out_sent) {
     while (length) {
       ssize_t sent = send(c->fd, bytes, length, MSG_NOSIGNAL);
@@ -215,6 +243,26 @@ static int put(struct connection *c, const char *bytes, size_t length) {
   return 0;
 }
 
+#ifdef MOCK_TLS
+static int put_encrypted(struct connection *c) {
+  char record[20000];
+  int length;
+  while ((length = BIO_read(c->tls_out, record, sizeof record)) > 0)
+    if (put_raw(c, record, (size_t)length)) return -1;
+  return 0;
+}
+#endif
+
+static int put(struct connection *c, const char *bytes, size_t length) {
+#ifdef MOCK_TLS
+  if (c->tls) {
+    if (length && SSL_write(c->tls, bytes, (int)length) <= 0) return -1;
+    return put_encrypted(c);
+  }
+#endif
+  return put_raw(c, bytes, length);
+}
+
 static void flush(struct connection *c) {
   while (c->out_sent < c->out_length) {
     ssize_t sent = send(c->fd, c->out + c->out_sent, c->out_length - c->out_sent, MSG_NOSIGNAL);
@@ -227,8 +275,10 @@ static void flush(struct connection *c) {
 }
 
 static int put_chunk(struct connection *c, const char *bytes, int length) {
-  char chunk[4096];
-  int size = snprintf(chunk, sizeof chunk, "%x\r\n%.*s\r\n", length, length, bytes);
+  char chunk[8192];
+  int head = sprintf(chunk, "%x\r\n", (unsigned)length), size = head + length + 2;
+  memcpy(chunk + head, bytes, (size_t)length);
+  memcpy(chunk + head + length, "\r\n", 2);
   if (config.split > 0 && size > config.split) {
     struct timespec pause = {0, 200000};
     if (put(c, chunk, (size_t)config.split)) return -1;
@@ -236,6 +286,61 @@ static int put_chunk(struct connection *c, const char *bytes, int length) {
     return put(c, chunk + config.split, (size_t)(size - config.split));
   }
   return put(c, chunk, (size_t)size);
+}
+
+static u32 crc32_of(const char *bytes, size_t length) {
+  u32 crc = ~0u;
+  while (length--) {
+    crc ^= (unsigned char)*bytes++;
+    for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+  }
+  return ~crc;
+}
+
+static void big_endian(char *at, u32 value) {
+  for (int i = 0; i < 4; i++) at[i] = (char)(value >> (24 - 8 * i));
+}
+
+// One frame of an AWS event stream: lengths, their checksum, headers, payload, checksum of it all.
+static int put_frame(struct connection *c, const char *payload, int length) {
+  static const char HEADERS[] = "\013:event-type\007\000\013PayloadPart"
+                                "\015:content-type\007\000\030application/octet-stream"
+                                "\015:message-type\007\000\005event";
+  char frame[4096];
+  u32 headers = sizeof HEADERS - 1, all = 16 + headers + (u32)length;
+  big_endian(frame, all);
+  big_endian(frame + 4, headers);
+  big_endian(frame + 8, crc32_of(frame, 8));
+  memcpy(frame + 12, HEADERS, headers);
+  memcpy(frame + 12 + headers, payload, (size_t)length);
+  big_endian(frame + all - 4, crc32_of(frame, all - 4));
+  return put_chunk(c, frame, (int)all);
+}
+
+// Send an event in the style asked for. The last send carries its end.
+static int put_event(struct connection *c, const char *event, int length) {
+  char styled[4096];
+  int n = 0;
+  if (config.style & COMMENTS) n += sprintf(styled, ": ping\n\n");
+  memcpy(styled + n, event, (size_t)length);
+  n += length;
+  if (config.style & CRLF) {
+    char plain[4096];
+    int m = n;
+    memcpy(plain, styled, (size_t)n);
+    n = 0;
+    for (int i = 0; i < m; i++) {
+      if (plain[i] == '\n') styled[n++] = '\r';
+      styled[n++] = plain[i];
+    }
+  }
+  if (!c->is_framed) return put_chunk(c, styled, n);
+  int cut = config.frame;
+  if (cut <= 0 || cut >= n) return put_frame(c, styled, n);
+  struct timespec pause = {0, 200000};
+  if (put_frame(c, styled, cut)) return -1;
+  nanosleep(&pause, 0);
+  return put_frame(c, styled + cut, n - cut);
 }
 
 static int put_whole(struct connection *c, int status, const char *type, const char *body, size_t n) {
@@ -256,6 +361,10 @@ static int put_whole(struct connection *c, int status, const char *type, const c
 
 #define CREATED "\"created\":1796058738"
 
+static const char FRAMED_HEADERS[] =
+    "HTTP/1.1 200 OK\r\nx-amzn-sagemaker-content-type: text/event-stream; charset=utf-8\r\n"
+    "content-type: application/vnd.amazon.eventstream\r\ntransfer-encoding: chunked\r\n\r\n";
+
 static const char HEADERS[] =
     "HTTP/1.1 200 OK\r\ndate: Mon, 30 Nov 2026 17:00:00 GMT\r\nserver: uvicorn\r\n"
     "content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -264,6 +373,7 @@ static const char *const WORDS[] = {" the",      " of",      " model",   " is", 
                                     " latency",  " and",     " a",       " load",  " GPU",
                                     " server",   " request", " cache",   " batch", " to",
                                     " in"};
+static const char *const FOREIGN[] = {" gr\u00fc\u00df", " \u65e5\u672c", " \u00e9t\u00e9", " \U0001f600"};
 
 static u64 aligned(u64 t, u64 itl_ns) {
   return config.step ? (t + itl_ns - 1) / itl_ns * itl_ns : t;
@@ -278,26 +388,34 @@ static int send_role(struct connection *c) {
                    "\"prompt_token_ids\":null}\n\n",
                    c->id, MODEL);
   c->record.role_ns = now_ns();
-  return put_chunk(c, event, n);
+  return put_event(c, event, n);
 }
 
 static int send_content(struct connection *c, int tokens, int is_last) {
   char text[1024] = "", event[2048];
   for (int i = 0; i < tokens; i++) {
     u64 word = c->record.sequence * 7 + (u64)(c->chunks_sent * config.tpc + i);
-    strncat(text, WORDS[word & 15], sizeof text - strlen(text) - 1);
+    const char *next = config.style & UNICODE ? FOREIGN[word & 3] : WORDS[word & 15];
+    strncat(text, next, sizeof text - strlen(text) - 1);
   }
   const char *reason = is_last ? "\"length\",\"stop_reason\":null" : "null";
   const char *shape =
       c->is_chat ? "data: {\"id\":\"%s\",\"object\":\"chat.completion.chunk\"," CREATED
-                   ",\"model\":\"%s\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"%s\"},"
+                   ",\"model\":\"%s\",\"choices\":[{\"index\":0,\"delta\":{%s%s%s},"
                    "\"logprobs\":null,\"finish_reason\":%s,\"token_ids\":null}]}\n\n"
                  : "data: {\"id\":\"%s\",\"object\":\"text_completion\"," CREATED
-                   ",\"model\":\"%s\",\"choices\":[{\"index\":0,\"text\":\"%s\","
+                   ",\"model\":\"%s\",\"choices\":[{\"index\":0,%s%s%s,"
                    "\"logprobs\":null,\"finish_reason\":%s,\"token_ids\":null}]}\n\n";
-  int n = snprintf(event, sizeof event, shape, c->id, MODEL, text, reason);
+  const char *before = c->is_chat ? "\"content\":\"" : "\"text\":\"", *after = "\"";
+  if (c->is_chat && config.style & TOOL_CALLS) {
+    before = "\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"";
+    after = "\"}}]";
+  } else if (c->is_chat && config.style & REASONING && 2 * c->chunks_sent * config.tpc < c->tokens) {
+    before = "\"reasoning\":\"";
+  }
+  int n = snprintf(event, sizeof event, shape, c->id, MODEL, before, text, after, reason);
   c->content_ns[c->chunks_sent++] = now_ns();
-  return put_chunk(c, event, n);
+  return put_event(c, event, n);
 }
 
 static int send_end(struct connection *c) {
@@ -310,9 +428,9 @@ static int send_end(struct connection *c) {
                      c->id, c->is_chat ? "chat.completion.chunk" : "text_completion", MODEL,
                      c->prompt_tokens, c->prompt_tokens + c->tokens, c->tokens);
     c->record.usage_ns = now_ns();
-    if (put_chunk(c, event, n)) return -1;
+    if (put_event(c, event, n)) return -1;
   }
-  if (put_chunk(c, "data: [DONE]\n\n", 14) || put(c, "0\r\n\r\n", 5)) return -1;
+  if (put_event(c, "data: [DONE]\n\n", 14) || put(c, "0\r\n\r\n", 5)) return -1;
   end_request(c);
   return 0;
 }
@@ -348,7 +466,7 @@ static int fail(struct connection *c) {
     return 0;
   default:
     c->record.status = 500;
-    if (put_chunk(c, ERROR, sizeof ERROR - 1) || put_chunk(c, "data: [DONE]\n\n", 14) ||
+    if (put_event(c, ERROR, sizeof ERROR - 1) || put_event(c, "data: [DONE]\n\n", 14) ||
         put(c, "0\r\n\r\n", 5))
       return -1;
     end_request(c);
@@ -372,6 +490,7 @@ static int fire(struct connection *c, u64 now) {
   if (late_ns > late_max_ns) late_max_ns = late_ns;
   late_sum_ns += late_ns;
   fired++;
+  if (c->state == READING) return -1; // idle for long enough
   if (c->state == WAITING_WHOLE) return send_whole(c);
   if (c->state == WAITING_FIRST) {
     c->state = STREAMING;
@@ -427,7 +546,7 @@ static u64 header_us(char *head, const char *name, u64 otherwise_ns) {
   return value ? (u64)atol(value) * 1000 : otherwise_ns;
 }
 
-static int begin_completion(struct connection *c, char *head, char *body, int is_chat) {
+static int begin_completion(struct connection *c, char *head, char *body, int is_chat, int is_framed) {
   memset(&c->record, 0, sizeof c->record);
   c->record.magic = MAGIC;
   c->record.sequence = sequence++;
@@ -437,6 +556,7 @@ static int begin_completion(struct connection *c, char *head, char *body, int is
   for (int i = 0; id && id[i] && id[i] != '\r' && i < REQUEST_ID_BYTES - 1; i++)
     c->record.request_id[i] = id[i];
   c->is_chat = is_chat;
+  c->is_framed = is_framed;
   c->chunks_sent = 0;
   c->failure = NONE;
   c->tokens = config.tokens;
@@ -475,7 +595,8 @@ static int begin_completion(struct connection *c, char *head, char *body, int is
   if (json_true(body, "\"stream\"")) {
     c->state = WAITING_FIRST;
     c->record.headers_ns = now_ns();
-    if (put(c, HEADERS, sizeof HEADERS - 1)) return -1;
+    const char *headers = is_framed ? FRAMED_HEADERS : HEADERS;
+    if (put(c, headers, strlen(headers))) return -1;
     set_deadline(c, aligned(c->record.arrived_ns + c->ttft_ns, c->itl_ns));
   } else {
     c->state = WAITING_WHOLE;
@@ -493,7 +614,8 @@ static void configure(const char *path) {
                {"tokens=", &config.tokens, 0},   {"tpc=", &config.tpc, 0},
                {"step=", &config.step, 0},       {"split=", &config.split, 0},
                {"role=", &config.role, 0},       {"jitter=", &config.jitter, 0},
-               {"usage=", &config.usage, 0}};
+               {"usage=", &config.usage, 0},     {"style=", &config.style, 0},
+               {"frame=", &config.frame, 0},     {"idle_us=", 0, &config.idle_ns}};
   for (size_t i = 0; i < sizeof knobs / sizeof *knobs; i++) {
     const char *found = strstr(path, knobs[i].name);
     if (!found) continue;
@@ -507,8 +629,9 @@ static int answer(struct connection *c, char *head, char *body) {
   static const char JSON[] = "application/json", TEXT[] = "text/plain; version=0.0.4";
   char *path = strchr(head, ' ') + 1, text[1024];
   int n = 0;
-  if (!strncmp(path, "/v1/chat/completions ", 21)) return begin_completion(c, head, body, 1);
-  if (!strncmp(path, "/v1/completions ", 16)) return begin_completion(c, head, body, 0);
+  if (!strncmp(path, "/v1/chat/completions ", 21)) return begin_completion(c, head, body, 1, 0);
+  if (!strncmp(path, "/v1/completions ", 16)) return begin_completion(c, head, body, 0, 0);
+  if (!strncmp(path, "/endpoints/", 11)) return begin_completion(c, head, body, 1, 1);
   if (!strncmp(path, "/v1/models ", 11)) {
     n = snprintf(text, sizeof text,
                  "{\"object\":\"list\",\"data\":[{\"id\":\"%s\",\"object\":\"model\"," CREATED
@@ -567,24 +690,64 @@ static u64 received_ns(struct msghdr *message) {
   return (u64)((int64_t)mono.tv_sec * 1000000000ll + mono.tv_nsec - age_ns);
 }
 
+static void make_room(struct connection *c) {
+  if (c->in_capacity - c->in_length >= 65536) return;
+  c->in_capacity = c->in_capacity ? c->in_capacity * 2 : 131072;
+  c->in = realloc(c->in, c->in_capacity + 1);
+}
+
+// Receive once: how much, or 0 when nothing was there, or -1 when the connection is gone.
+static ssize_t receive(struct connection *c, char *at, size_t room) {
+  char control[128];
+  struct iovec space = {at, room};
+  struct msghdr message = {.msg_iov = &space, .msg_iovlen = 1, .msg_control = control,
+                           .msg_controllen = sizeof control};
+  ssize_t got = recvmsg(c->fd, &message, 0);
+  if (got == 0 || (got < 0 && errno != EAGAIN)) return -1;
+  if (got > 0) arrived_ns = received_ns(&message);
+  return got > 0 ? got : 0;
+}
+
+#ifdef MOCK_TLS
+static int serve_tls(struct connection *c) {
+  char record[20000];
+  ssize_t got;
+  while ((got = receive(c, record, sizeof record)) > 0) {
+    BIO_write(c->tls_in, record, (int)got);
+    if (!SSL_is_init_finished(c->tls)) {
+      int done = SSL_do_handshake(c->tls);
+      if (put_encrypted(c)) return -1;
+      if (done <= 0 && SSL_get_error(c->tls, done) != SSL_ERROR_WANT_READ) return -1;
+    }
+    int plain;
+    do {
+      make_room(c);
+      plain = SSL_read(c->tls, c->in + c->in_length, (int)(c->in_capacity - c->in_length));
+      if (plain > 0) c->in_length += (size_t)plain;
+    } while (plain > 0);
+    if (SSL_get_shutdown(c->tls) & SSL_RECEIVED_SHUTDOWN) return -1;
+  }
+  return got < 0 ? -1 : 0;
+}
+#endif
+
 // Read what came and answer the requests it completes; -1 when the connection is gone.
 static int serve(struct connection *c) {
+#ifdef MOCK_TLS
+  if (c->tls && serve_tls(c)) return -1;
+  if (c->tls) goto answer_all;
+#endif
   for (;;) {
-    if (c->in_capacity - c->in_length < 65536) {
-      c->in_capacity = c->in_capacity ? c->in_capacity * 2 : 131072;
-      c->in = realloc(c->in, c->in_capacity + 1);
-    }
-    char control[128];
-    struct iovec space = {c->in + c->in_length, c->in_capacity - c->in_length};
-    struct msghdr message = {.msg_iov = &space, .msg_iovlen = 1, .msg_control = control,
-                             .msg_controllen = sizeof control};
-    ssize_t got = recvmsg(c->fd, &message, 0);
-    if (got == 0 || (got < 0 && errno != EAGAIN)) return -1;
-    if (got < 0) break;
-    arrived_ns = received_ns(&message);
+    make_room(c);
+    ssize_t got = receive(c, c->in + c->in_length, c->in_capacity - c->in_length);
+    if (got < 0) return -1;
+    if (got == 0) break;
     c->in_length += (size_t)got;
     if (got < 65536) break;
   }
+#ifdef MOCK_TLS
+answer_all:
+#endif
   while (c->state == READING && c->in_length) {
     c->in[c->in_length] = 0;
     char *end = strstr(c->in, "\r\n\r\n");
@@ -624,6 +787,15 @@ static void accept_all(int listener) {
     struct connection *c = calloc(1, sizeof *c);
     c->fd = fd;
     c->heap_index = -1;
+#ifdef MOCK_TLS
+    if (tls_settings) {
+      c->tls = SSL_new(tls_settings);
+      c->tls_in = BIO_new(BIO_s_mem());
+      c->tls_out = BIO_new(BIO_s_mem());
+      SSL_set_bio(c->tls, c->tls_in, c->tls_out);
+      SSL_set_accept_state(c->tls);
+    }
+#endif
     struct epoll_event event = {EPOLLIN, {.ptr = c}};
     epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event);
   }
@@ -651,6 +823,16 @@ int main(int count, char **arguments) {
     snprintf(knob, sizeof knob, "%s=%s", arguments[i] + 2, arguments[i + 1]);
     for (char *p = knob; *p && *p != '='; p++)
       if (*p == '-') *p = '_';
+#ifdef MOCK_TLS
+    if (!strncmp(arguments[i], "--tls-", 6)) {
+      if (!tls_settings) tls_settings = SSL_CTX_new(TLS_server_method());
+      int done = !strcmp(arguments[i], "--tls-cert")
+                     ? SSL_CTX_use_certificate_chain_file(tls_settings, arguments[i + 1])
+                     : SSL_CTX_use_PrivateKey_file(tls_settings, arguments[i + 1], SSL_FILETYPE_PEM);
+      if (done != 1) return 2;
+      continue;
+    }
+#endif
     if (!strncmp(knob, "port=", 5)) config.port = atoi(arguments[i + 1]);
     else configure(knob);
   }

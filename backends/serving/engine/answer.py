@@ -193,6 +193,8 @@ class AnswerReader:
     def finish(self, failure: Failure | None = None) -> None:
         """Fill in what the record lacks, with a failure that others have seen or our own."""
         record, tally = self.record, self._tally
+        if not self._http.complete:
+            self.end_of_connection()
         record.first_answer_ns = tally.first_answer_ns
         record.prompt_tokens = tally.prompt_tokens
         record.completion_tokens = tally.completion_tokens

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
 
     from backends.serving.engine.answer import AnswerReader
     from backends.serving.engine.link import Link
-    from backends.serving.loadgen import RequestRecord
 
 
 class Lane:
@@ -79,12 +78,6 @@ class Lane:
         """Whether its connection stands."""
         return self.link is not None and self.link.is_up
 
-    @property
-    def record(self) -> RequestRecord:
-        """The record of the request under way."""
-        assert self.reader is not None  # noqa: S101 - asked only while there is one
-        return self.reader.record
-
     def take(self, reader: AnswerReader, request: bytes) -> None:
         """Begin with a request."""
         self.reader, self.request = reader, request
@@ -92,8 +85,15 @@ class Lane:
         self.seen = 0
         self.hot = self.streaming = self.is_resend = False
 
+    def hand_in(self) -> tuple[list[bytes], list[bytes]]:
+        """Give away what has come, with its stamps, and begin anew."""
+        handed = self.reads, self.stamps
+        self.reads, self.stamps, self.seen = [], [], 0
+        return handed
+
     def release(self, at_ns: int) -> None:
         """Be done with the request."""
+        self.used += 1
         self.reader, self.request = None, b""
         self.reads, self.stamps = [], []
         self.hot = self.streaming = False

@@ -34,8 +34,9 @@ class Part:
         done: Requests that have ended and been read.
         errors: How many of those have failed.
         records: Of requests that were read since the last report.
-        paused: Lanes that rest after a failure.
+        resting: Lanes that will have their next request in a moment.
         is_over: Whether nothing is sent any more.
+        received_before: Reads before it began.
         start_ns: When it starts or has started; None until that is known.
         is_ready: Whether the coordinator has been told that it can start.
         is_started: Whether requests are being sent.
@@ -48,9 +49,10 @@ class Part:
         self.in_flight = 0
         self.done = 0
         self.errors = 0
-        self.paused = 0
+        self.resting = 0
         self.records: list[RequestRecord] = []
         self.is_over = False
+        self.received_before = 0
         self.start_ns: int | None = None
         self.is_ready = self.is_started = False
         self.is_measured = drive.part == "measuring"
@@ -72,7 +74,7 @@ class Part:
         """Whether nothing is in flight and nothing will be."""
         if self.is_over:
             return self.in_flight == 0
-        return self.is_started and not (self.in_flight or self.waiting or self.paused)
+        return self.is_started and not (self.in_flight or self.waiting or self.resting)
 
     def start(self) -> None:
         """Take note of the clocks at the start."""
