@@ -23,14 +23,7 @@ from backends.base import (
     StagesModels,
     WorkerJob,
 )
-from backends.cloudrun import cold_start, destroying, models, staging, tokens, traffic
-from backends.cloudrun.capacity import find_capacity
-from backends.cloudrun.commands import at
-from backends.cloudrun.deploying import plan_deployment
-from backends.cloudrun.logs import SOURCES
 from backends.cloudrun.looking import CloudRunLooking
-from backends.cloudrun.running import explained, run_step
-from backends.cloudrun.scaling import price_of, scale
 from backends.cloudrun.spec import CloudRunSpec
 from backends.core.answers import (
     Capacity,
@@ -74,22 +67,33 @@ class CloudRunBackend(
         """A service account with one right, the service, and who may call it."""
         if not isinstance(spec, CloudRunSpec):
             raise TypeError(f"{self.target} plans a CloudRunSpec, not {type(spec).__name__}")
+        from backends.cloudrun.deploying import plan_deployment
+
         return await plan_deployment(self, spec)
 
     async def plan_destroy(self, name: str) -> Plan:
         """The service and what was made for it; bucket, image and secret stay."""
+        from backends.cloudrun import destroying
+
         return await destroying.plan_destroy(self, name)
 
     async def plan_stop(self, name: str) -> Plan:
         """Manual scaling at zero."""
+        from backends.cloudrun import destroying
+
         return await destroying.plan_stop(self, name)
 
     async def run_step(self, plan: Plan, step: Step) -> str:
         """Run one step of a plan made here."""
+        from backends.cloudrun.running import run_step
+
         return await run_step(self, plan, step)
 
     async def start(self, name: str, *, restart: bool) -> Changed:
         """Automatic scaling again after a stop; with `restart`, a new revision as it is."""
+        from backends.cloudrun.commands import at
+        from backends.cloudrun.running import explained
+
         service = await self.ours(name)
         flags: list[str] = []
         if service.manual == 0:
@@ -134,50 +138,72 @@ class CloudRunBackend(
 
     async def capacity(self, place: str | None) -> Capacity:
         """Quota, regions and prices."""
+        from backends.cloudrun.capacity import find_capacity
+
         return await find_capacity(self, place)
 
     async def scaling_price(self, name: str, scaling: Scaling) -> Price | None:
         """What it would cost per hour at most when scaled so."""
+        from backends.cloudrun.scaling import price_of
+
         return await price_of(self, name, scaling)
 
     async def scale(self, name: str, scaling: Scaling) -> Changed:
         """Change the number of instances."""
+        from backends.cloudrun.scaling import scale
+
         return await scale(self, name, scaling)
 
     async def shift_traffic(self, name: str, to: str, percent: int, *, check: bool) -> Traffic:
         """Send a share of traffic to a candidate, the previous or a named revision."""
+        from backends.cloudrun import traffic
+
         return await traffic.shift_traffic(self, name, to, percent, check=check)
 
     async def cold_start(self, name: str, job: WorkerJob) -> dict[str, Any]:
         """From zero to the first token, phase by phase."""
+        from backends.cloudrun import cold_start
+
         return await cold_start.cold_start(self, name, job)
 
     # --------------------------------------------------------------------------------- weights
 
     async def models(self) -> list[ModelEntry]:
         """The catalogue, the bucket, and what is served."""
+        from backends.cloudrun import models
+
         return await models.list_models(self)
 
     async def inspect_model(self, model: str) -> dict[str, str | int | float | bool]:
         """What a bucket folder's own files say."""
+        from backends.cloudrun import models
+
         return await models.inspect(self, model)
 
     async def plan_staging(self, model: str, destination: str | None) -> Staged:
         """What is there, what is missing, and the commands."""
+        from backends.cloudrun import staging
+
         return await staging.plan_staging(self, model, destination)
 
     async def stage(self, model: str, destination: str | None, job: WorkerJob) -> dict[str, Any]:
         """Bring what is missing."""
+        from backends.cloudrun import staging
+
         return await staging.stage(self, model, destination, job)
 
     async def save_token(self, token: SecretStr) -> TokenSaved:
         """Keep the token in Secret Manager."""
+        from backends.cloudrun import tokens
+
         return await tokens.save_token(self, token)
 
     # --------------------------------------------------------------------------------- logs
 
     async def logs(self, name: str, source: str | None, lines: int) -> LogsAnswer:
         """The newest lines of one of the service's logs."""
+        from backends.cloudrun.logs import SOURCES
+
         service = await self.find(name)
         chosen = source or "container"
         entries, span = await self.log_reader.lines(service.region, name, chosen, lines)

@@ -53,7 +53,7 @@ def model_path(spec: CloudRunSpec) -> str:
     model = str(spec.model)
     if spec.source == "huggingface":
         return model
-    if spec.load == "copy":
+    if spec.load == "copy" and spec.server == "vllm":  # an image of its own copies by itself
         return f"{COPY}/{folder_of(model).rpartition('/')[2]}"
     return f"{MOUNT}/{folder_of(model)}"
 

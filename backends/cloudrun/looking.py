@@ -6,16 +6,9 @@ import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from backends.base import Backend, Services
-from backends.cloudrun.facts import disabled_apis
-from backends.cloudrun.health import read_health
-from backends.cloudrun.logs import LogReader
-from backends.cloudrun.services import RunApi, RunService
-from backends.cloudrun.state import Judgement, judge, phases_of
-from backends.clouds.google import GoogleCloud
-from backends.clouds.google_rest import ca_file_of
 from backends.core.answers import Check, Deployment, Price, Status
 from backends.core.errors import (
     CloudError,
@@ -29,7 +22,12 @@ from backends.core.errors import (
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.state import stamp
 from backends.knowledge.cloudrun import CloudRunProfile, usd_per_instance_hour
-from backends.serving.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from backends.cloudrun.logs import LogReader
+    from backends.cloudrun.services import RunService
+    from backends.cloudrun.state import Judgement
+    from backends.serving.endpoint import Endpoint
 
 APIS = ("run", "logging", "storage", "iam")
 """What every deployment needs; others are asked for where they are used."""
@@ -49,11 +47,23 @@ class CloudRunLooking(Backend):
     profile: ClassVar[CloudRunProfile]
 
     def __init__(self, services: Services) -> None:
+        from backends.cloudrun.services import RunApi
+        from backends.clouds.google import GoogleCloud
+
         super().__init__(services)
         self.cloud = GoogleCloud(services)
         self.api = RunApi(self.cloud)
-        self.log_reader = LogReader(self.cloud)
+        self._log_reader: LogReader | None = None
         self._regions: dict[str, str] = {}
+
+    @property
+    def log_reader(self) -> LogReader:
+        """The reader of these services' logs."""
+        if self._log_reader is None:
+            from backends.cloudrun.logs import LogReader
+
+            self._log_reader = LogReader(self.cloud)
+        return self._log_reader
 
     # --------------------------------------------------------------------------------- finding
 
@@ -206,6 +216,9 @@ class CloudRunLooking(Backend):
             service: The service.
             url: The URL; the token's audience is the service's own in any case.
         """
+        from backends.clouds.google_rest import ca_file_of
+        from backends.serving.endpoint import Endpoint
+
         env = await self.cloud.env()
         ca_file = ca_file_of(env)
 
@@ -271,6 +284,8 @@ class CloudRunLooking(Backend):
             checks.append(Check(name=f"{self.target}: login", ok=True, detail=source))
             project = await self.cloud.project()
             checks.append(Check(name=f"{self.target}: project", ok=True, detail=project))
+            from backends.cloudrun.facts import disabled_apis
+
             off = await disabled_apis(self.cloud, *APIS, "secretmanager", "cloudquotas")
             fix = f"off: gcloud services enable {' '.join(off)} --project={project}"
             checks.append(
@@ -289,6 +304,8 @@ class CloudRunLooking(Backend):
 
     async def _judge(self, service: RunService) -> Judgement:
         sight = await self.log_reader.sight(service.region, service.name, service.created_revision)
+        from backends.cloudrun.state import judge
+
         return judge(self.profile, service, sight, time.time())
 
     def _status(self, service: RunService, judged: Judgement) -> Status:
@@ -360,6 +377,8 @@ class CloudRunLooking(Backend):
 
     async def _ask_engine(self, service: RunService, answer: Status) -> None:
         """Ask the engine itself, and let what it says count more than what Cloud Run says."""
+        from backends.cloudrun.health import read_health
+
         try:
             said = await read_health(await self.endpoint_at(service, service.url))
         except (EndpointError, CloudError) as error:
@@ -413,6 +432,3 @@ def _truth(value: bool | None) -> str:
 
 def _revision_words(ready: bool | None, image: str) -> str:
     return f"ready: {_truth(ready)}, {image}"
-
-
-__all__ = ["APIS", "CloudRunLooking", "model_of", "phases_of"]

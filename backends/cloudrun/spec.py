@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from backends.base import DeploySpec
 from backends.core.errors import InvalidInputError
@@ -34,6 +34,8 @@ _PROBE_KEYS = {
 
 class CloudRunSpec(DeploySpec):
     """Options of `cloudrun-l4` and `cloudrun-rtx6000`."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     region: str | None = Field(
         None,
