@@ -25,8 +25,20 @@ def set_beside(levels: Sequence[LevelResult]) -> None:
     told = [level for level in levels if level.server is not None and not level.partial]
     floor_ms = _network_ms(told)
     for level in told:
-        rows = (_ttft(level, floor_ms), _itl(level), _e2e(level, floor_ms), _tokens(level))
-        level.beside_server = [row for row in rows if row is not None]
+        level.beside_server = beside(level, floor_ms)
+
+
+def beside(level: LevelResult, network_ms: float = 0.0) -> list[BesideServer]:
+    """Return a level's figures beside the engine's, as far as both are known.
+
+    Args:
+        level: The level.
+        network_ms: What network and proxy take of a request, from a level without queueing.
+    """
+    if level.server is None:
+        return []
+    rows = (_ttft(level, network_ms), _itl(level), _e2e(level, network_ms), _tokens(level))
+    return [row for row in rows if row is not None]
 
 
 def not_in_engine(level: LevelResult) -> float | None:

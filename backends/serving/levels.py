@@ -10,12 +10,15 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from backends.serving.cells import Cell
 from backends.serving.engine.clock import MAX_CLOCK_STEP_NS
 from backends.serving.engine.histogram import Histogram
 from backends.serving.loadgen import LevelRaw, RequestRecord
 from backends.serving.metrics import MetricsDelta
 from backends.serving.runs import BenchmarkSpec, ErrorSample, LevelResult, SelfCheck
+from backends.serving.slo import good_requests, misses
 from backends.serving.stats import Distribution, distribution, percentile
+from backends.serving.steady import steady_part
 
 MAX_ERROR_SHARE = 0.01
 """Requests that fail leave room for the others: above this share the latencies flatter."""
@@ -55,6 +58,7 @@ def level_result(
     *,
     started_at: str,
     server: MetricsDelta | None = None,
+    cell: Cell | None = None,
 ) -> LevelResult:
     """Summarise one level; see `DEFINITIONS` for what every figure means.
 
@@ -64,7 +68,9 @@ def level_result(
         concurrency: The level.
         started_at: When it began, for the record.
         server: The engine's own figures for the same window, where they could be read.
+        cell: Which one of a sweep it is; None for the closed loop of `concurrency`.
     """
+    cell = cell or Cell(concurrency)
     good = [record for record in raw.records if record.failure is None]
     errors = len(raw.records) - len(good)
     offered = len(raw.records) + raw.turned_away
@@ -77,7 +83,7 @@ def level_result(
     prompts = [record.prompt_tokens for record in good if record.prompt_tokens is not None]
     ttft_ms = distribution([_ms(r.content_ns[0] - r.from_ns) for r in good])
     check = _self_check(raw, duration_s, events)
-    planned = spec.requests_for(concurrency)
+    planned = cell.requests(spec)
     result = LevelResult(
         concurrency=concurrency,
         requests=len(raw.records),
@@ -116,13 +122,34 @@ def level_result(
         server=server,
         self_check=check,
         started_at=started_at,
+        prompt_tokens_min=min(prompts, default=None),
+        prompt_tokens_max=max(prompts, default=None),
+        request_rate=cell.rate,
+        context_tokens=cell.context,
+        repetition=cell.repetition,
+        steady=steady_part(raw, concurrency, usd_per_hour=spec.usd_per_hour),
     )
+    if spec.slo:
+        _judge(result, spec, good, offered)
     too_slow = _too_slow(result, itl_p10_ms)
     check.limited_the_level = bool(too_slow)
     result.invalid_reasons = _objections(result, raw) + too_slow
     result.valid = not result.invalid_reasons
     result.warnings = _warnings(result, raw, spec)
     return result
+
+
+def _judge(
+    result: LevelResult, spec: BenchmarkSpec, good: Sequence[RequestRecord], offered: int
+) -> None:
+    """Hold the level against the objective, and every request by itself for goodput."""
+    bounds = spec.bounds
+    result.slo_misses = misses(bounds, result)
+    result.meets_slo = not result.slo_misses
+    within = good_requests(bounds, good)
+    result.slo_attainment = within / offered if offered else None
+    if result.duration_s > 0:
+        result.goodput_requests_per_s = within / result.duration_s
 
 
 def _ms(nanoseconds: int) -> float:
@@ -359,15 +386,20 @@ def _warnings(result: LevelResult, raw: LevelRaw, spec: BenchmarkSpec) -> list[s
         out.append("the server sent no usage: tokens are content events, a lower bound")
     mean = result.output_tokens_mean
     counted_tokens = mean if result.token_count_source == _COUNTED else None
-    if spec.ignore_eos and abs((counted_tokens or spec.max_tokens) - spec.max_tokens) > 0.5:
+    own_lengths = spec.source == "file"  # a row may ask for its own number
+    if (
+        spec.ignore_eos
+        and not own_lengths
+        and abs((counted_tokens or spec.max_tokens) - spec.max_tokens) > 0.5
+    ):
         out.append(
             f"requests had {mean:.1f} output tokens on average, not {spec.max_tokens}: "
             "ignore_eos is not honoured there"
         )
     if (result.prefix_cache_hit_rate or 0.0) > PREFIX_HITS_WARNING:
         out.append(
-            f"{result.prefix_cache_hit_rate:.0%} of the prompt tokens came from the prefix cache "
-            "although every prompt is salted: prefill looks cheaper than it is"
+            f"{result.prefix_cache_hit_rate:.0%} of the prompt tokens came from the prefix cache"
+            + _why_hits(spec)
         )
     if server is not None and server.restarted:
         out.append("the engine restarted while the level ran")
@@ -383,3 +415,12 @@ def _warnings(result: LevelResult, raw: LevelRaw, spec: BenchmarkSpec) -> list[s
                 "other traffic, or /metrics answers for one of several instances"
             )
     return out
+
+
+def _why_hits(spec: BenchmarkSpec) -> str:
+    """Say what hits of the prefix cache mean: they are wanted of some data and spoil others."""
+    if spec.source in {"shared_prefix", "multi_turn"}:
+        return ": prefill is cheaper than of prompts with nothing in common, as these data want it"
+    if spec.salted:
+        return " although every prompt is salted: prefill looks cheaper than it is"
+    return ": prompts repeat or begin alike, and prefill looks cheaper than it is without that"

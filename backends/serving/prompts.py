@@ -1,19 +1,24 @@
-"""Makes the prompts of a benchmark: each one different, so that the prefix cache cannot help.
+"""Makes the prompts of a benchmark: of a wanted length, and different so that no cache can help.
 
 A prompt that repeats is answered from the prefix cache: with a fixed seed `vllm bench serve`
 gained up to 86 % throughput on its second run (vllm#52884). So every prompt begins with a salt
 that differs by run, level and request; the first block of the cache differs, and so do all after.
+Where a common prefix or a conversation is what is measured, the salt stands in front of what is
+shared and differs by run only.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from backends.core.errors import EndpointError
+from backends.serving.datasets import BUILTIN, Row, read_dataset
+from backends.serving.spec import MADE_TO_LENGTH
 
 if TYPE_CHECKING:
     from backends.serving.endpoint import EndpointClient
@@ -32,6 +37,9 @@ TEMPLATE_TOKENS = 10
 
 SALT_DIGITS = 12
 SALT_TOKENS = SALT_DIGITS + 3
+FIT_STEPS = 5
+ENOUGH_WORDS = 40
+"""Words of one token each that are enough to make prompts of; below, all words are used."""
 
 _WORD_TEXT = """
 time year people way day man thing woman life child world school state family student group country
@@ -43,6 +51,8 @@ person art war history party result change morning reason research girl guy mome
 """
 _WORDS = tuple(_WORD_TEXT.split())
 
+Messages = Sequence[Mapping[str, str]]
+
 
 class PromptMaker:
     """Makes the bodies of requests for one run.
@@ -51,104 +61,293 @@ class PromptMaker:
         spec: Which prompts, how long, how many tokens to ask for.
         model: The served model name that goes into every body.
         salt: A text that no other run has.
+
+    Raises:
+        InvalidInputError: The spec's dataset cannot be used.
     """
 
     def __init__(self, spec: BenchmarkSpec, model: str, salt: str) -> None:
         self._spec = spec
         self._model = model
         self._salt = salt
-        self._words = 0
+        self._vocabulary: Sequence[str] = _WORDS
+        # words of the prompt, by the tokens wanted; of the prefix; of a turn after the first
+        self._words: dict[int, int] = {}
+        self._prefix_words = 0
+        self._turn_words = 0
+        self._taken = 0
+        self._rows: Sequence[Row] = ()
+        if spec.source == "file" and spec.dataset_path is not None:
+            self._rows = read_dataset(spec.dataset_path, chat=spec.endpoint_kind == "chat")
+        elif spec.source == "builtin":
+            self._rows = [Row(({"role": "user", "content": text},), text) for text in BUILTIN]
         self.description = ""
 
     async def calibrate(self, client: EndpointClient) -> None:
-        """Find out how many words make the wanted number of tokens, asking `/tokenize`.
+        """Find out how many words make the wanted numbers of tokens, asking `/tokenize`.
 
-        Without `/tokenize` an estimate is used and `description` says so; the number of tokens the
-        server counted stands in every level's result either way.
-        """
-        if self._spec.prompt_source == "fixed":
-            own = "built-in" if self._spec.prompt is None else "given"
-            self.description = f"the {own} prompt with a salt in front, different in every request"
-            return
-        wanted = self._spec.prompt_tokens
-        try:
-            self._words, counted = await self._fit(client, wanted)
-        except EndpointError as error:
-            guess = (wanted - TEMPLATE_TOKENS - SALT_TOKENS) / TOKENS_PER_WORD
-            self._words = max(1, round(guess))
-            self.description = (
-                f"{self._words} random words, about {wanted} tokens by estimate (the server could "
-                f"not be asked: {error.message}), with a salt, different in every request"
-            )
-            return
-        self.description = (
-            f"{self._words} random words, {counted} tokens by the server's tokenizer (wanted "
-            f"{wanted}), with a salt, different in every request"
-        )
-
-    def prompt(self, level: int, index: int, phase: str) -> str:
-        """Return one prompt. The same arguments give the same one; others, another."""
-        # what is equal in front of the digits fills no block of the cache; digits, because they
-        # make the same number of tokens in every prompt (Gemma takes each one by itself)
-        name = f"{self._salt} {phase}{level}.{index}"
-        digest = hashlib.blake2s(name.encode(), digest_size=8).digest()
-        salt = f"[{int.from_bytes(digest) % 10**SALT_DIGITS:0{SALT_DIGITS}}]"
-        if self._spec.prompt_source == "fixed":
-            return f"{salt} {self._spec.prompt or FIXED_PROMPT}"
-        return f"{salt} {self._random_words(f'{phase}{level}.{index}')}"
-
-    def bodies(
-        self, level: int, count: int, *, warmup: bool = False, attempt: int = 1
-    ) -> list[bytes]:
-        """Return the JSON bodies of `count` requests of a level of concurrency.
-
-        A level that is measured again has an `attempt` of its own, and so other prompts.
+        Words that the server's tokenizer makes one token each are used where there are enough, so
+        that every prompt has exactly the length of the one that was counted. Without `/tokenize`
+        an estimate is used and `description` says so; the number of tokens the server counted
+        stands in every level's result either way.
         """
         spec = self._spec
+        if spec.source not in MADE_TO_LENGTH:
+            self.description = self._about_given_ones()
+            return
+        wanted = spec.contexts or [spec.prompt_tokens]
+        try:
+            exact = await self._find_short_words(client)
+            counted = [await self._fit_length(client, tokens) for tokens in wanted]
+        except EndpointError as error:
+            self._estimate(wanted)
+            how = f"by estimate (the server could not be asked: {error.message})"
+            lengths = ", ".join(f"about {tokens}" for tokens in wanted)
+        else:
+            every = "" if exact else " in the one counted, about as many in the others"
+            how = f"by the server's tokenizer{every}"
+            lengths = ", ".join(
+                str(found) if found == tokens else f"{found} (wanted {tokens})"
+                for found, tokens in zip(counted, wanted, strict=True)
+            )
+        self.description = f"random words, {lengths} tokens {how}, {self._about_sharing()}"
+
+    def prompt(self, level: int | str, index: int, phase: str, context: int | None = None) -> str:
+        """Return one prompt of fixed or made text. The same arguments give the same one."""
+        name = f"{phase}{level}.{index}"
+        if self._spec.source == "fixed":
+            return self._with_salt(self._spec.prompt or FIXED_PROMPT, name)
+        words = self._words.get(context or self._spec.prompt_tokens, 1)
+        text = self._with_salt(self._random_words(name, words), name)
+        if self._spec.source != "shared_prefix":
+            return text
+        which = f"prefix{index % self._spec.prefixes}"
+        return f"{self._digits(which)} {self._random_words(which, self._prefix_words)}\n\n{text}"
+
+    def bodies(
+        self,
+        level: int | str,
+        count: int,
+        *,
+        warmup: bool = False,
+        attempt: int = 1,
+        context: int | None = None,
+    ) -> list[bytes]:
+        """Return the JSON bodies of `count` requests of a level.
+
+        Args:
+            level: Its name, which no other level of the run has.
+            count: How many, from 0.
+            warmup: Whether they warm up only.
+            attempt: A level that is measured again has its own, and so other prompts.
+            context: Prompt tokens, where the spec has several; None for its `prompt_tokens`.
+        """
+        phase = ("w" if warmup else "m") + ("" if attempt == 1 else f"{attempt}-")
+        if self._rows:
+            return [self._body_of_row(f"{phase}{level}.{i}", warmup=warmup) for i in range(count)]
+        if self._spec.source == "multi_turn":
+            asked = self._conversations(f"{phase}{level}", count, context)
+            return [self._body({"messages": messages}, warmup=warmup) for messages in asked]
+        return [
+            self._body(self._asked(self.prompt(level, index, phase, context)), warmup=warmup)
+            for index in range(count)
+        ]
+
+    def _conversations(self, name: str, count: int, context: int | None) -> list[Messages]:
+        """Return the requests of conversations: first the first turn of each, then the second...
+
+        So a turn is sent when the turns before it have been answered, provided there are as many
+        conversations as streams. The answers in between are made up, `max_tokens` words long: what
+        the model said cannot be known before it has, and only the cached prompt is shared.
+        """
+        turns = self._spec.turns
+        conversations = max(1, -(-count // turns))
+        out: list[Messages] = []
+        for turn, number in itertools.product(range(turns), range(conversations)):
+            out.append(self._conversation(f"{name}.{number}", turn + 1, context))
+        return out[:count]
+
+    def _conversation(self, name: str, turns: int, context: int | None) -> Messages:
+        words = self._words.get(context or self._spec.prompt_tokens, 1)
+        first = self._random_words(f"{name}.0", words)
+        messages = [{"role": "user", "content": f"{self._digits(name)} {first}"}]
+        for turn in range(1, turns):
+            answer = self._random_words(f"{name}.{turn}a", self._spec.max_tokens)
+            asked = self._random_words(f"{name}.{turn}", self._turn_words)
+            messages.append({"role": "assistant", "content": answer})
+            messages.append({"role": "user", "content": asked})
+        return messages
+
+    def _body_of_row(self, name: str, *, warmup: bool) -> bytes:
+        """Take the next row; a run goes on where its last level ended, and round."""
+        row = self._rows[self._taken % len(self._rows)]
+        self._taken += 1
+        asked: dict[str, object]
+        if self._spec.endpoint_kind == "chat":
+            first, *others = row.messages
+            salted = {**first, "content": self._with_salt(first["content"], name)}
+            asked = {"messages": [salted, *others]}
+        else:
+            asked = {"prompt": self._with_salt(row.prompt or "", name)}
+        return self._body(asked, warmup=warmup, max_tokens=row.max_tokens)
+
+    def _body(
+        self, asked: Mapping[str, object], *, warmup: bool, max_tokens: int | None = None
+    ) -> bytes:
+        spec = self._spec
+        tokens = max_tokens or spec.max_tokens
         common: dict[str, object] = {
             "model": self._model,
-            "max_tokens": min(spec.warmup_max_tokens, spec.max_tokens)
-            if warmup
-            else spec.max_tokens,
+            "max_tokens": min(spec.warmup_max_tokens, tokens) if warmup else tokens,
             "temperature": spec.temperature,
             "stream": True,
             "stream_options": {"include_usage": True},
             "ignore_eos": spec.ignore_eos,
         }
-        phase = ("w" if warmup else "m") + ("" if attempt == 1 else f"{attempt}-")
-        return [
-            json.dumps({**common, **self._asked(self.prompt(level, index, phase))}).encode()
-            for index in range(count)
-        ]
+        return json.dumps({**common, **asked}).encode()
 
     def _asked(self, prompt: str) -> dict[str, object]:
         if self._spec.endpoint_kind == "chat":
             return {"messages": [{"role": "user", "content": prompt}]}
         return {"prompt": prompt}
 
-    def _random_words(self, name: str) -> str:
-        words = random.Random(f"{self._spec.seed}:{name}").choices(_WORDS, k=self._words)
-        return " ".join(words)
+    def _with_salt(self, text: str, name: str) -> str:
+        return f"{self._digits(name)} {text}" if self._spec.salted else text
 
-    async def _fit(self, client: EndpointClient, wanted: int) -> tuple[int, int]:
-        """Return a number of words and the tokens it makes, by the secant method."""
-        words, counted = 1, await self._count(client, 1)
-        if counted >= wanted:
-            return words, counted
-        guess = max(2, round((wanted - counted) / TOKENS_PER_WORD))
-        for _ in range(3):
-            tokens = await self._count(client, guess)
-            per_word = max(0.1, (tokens - counted) / max(1, guess - words)) if guess != words else 1
-            if abs(tokens - wanted) <= max(1, wanted // 200):
-                return guess, tokens
-            if guess > words:
-                guess = max(1, guess + round((wanted - tokens) / per_word))
-        return guess, await self._count(client, guess)
+    def _digits(self, name: str) -> str:
+        """Return digits no other run and name have.
 
-    async def _count(self, client: EndpointClient, words: int) -> int:
-        self._words = words
-        text = self.prompt(0, 0, "c")
-        asked: str | Sequence[dict[str, str]] = text
+        What is equal in front of them fills no block of the cache. Digits, because they make the
+        same number of tokens in every prompt: Gemma takes each one by itself.
+        """
+        digest = hashlib.blake2s(f"{self._salt} {name}".encode(), digest_size=8).digest()
+        return f"[{int.from_bytes(digest) % 10**SALT_DIGITS:0{SALT_DIGITS}}]"
+
+    def _random_words(self, name: str, count: int) -> str:
+        dice = random.Random(f"{self._spec.seed}:{name}")
+        return " ".join(dice.choices(self._vocabulary, k=count))
+
+    # ---- lengths ---------------------------------------------------------------------------
+
+    async def _find_short_words(self, client: EndpointClient) -> bool:
+        """Keep the words that are one token each; False when there are too few of them."""
+        alone = (await client.tokenize("a")).count
+
+        async def short(words: Sequence[str]) -> list[str]:
+            tokens = (await client.tokenize(" ".join(["a", *words]))).count - alone
+            if tokens == len(words):
+                return list(words)
+            if len(words) == 1:
+                return []
+            half = len(words) // 2
+            return await short(words[:half]) + await short(words[half:])
+
+        if await short(_WORDS[:8]) == []:  # a tokenizer of another kind: no need to ask on
+            return False
+        found = await short(_WORDS)
+        if len(found) < ENOUGH_WORDS:
+            return False
+        self._vocabulary = found
+        return True
+
+    async def _fit_length(self, client: EndpointClient, wanted: int) -> int:
+        """Find the words of every part for a wanted length; returns the tokens of the prompt."""
+        spec = self._spec
+        if spec.source == "multi_turn":
+            return await self._fit_turns(client, wanted)
+
+        async def whole(words: int) -> int:
+            self._words[wanted] = words
+            return await self._count(client, self.prompt(0, 0, "c", wanted))
+
+        if spec.source == "generated":
+            self._words[wanted], counted = await fit(whole, wanted)
+            return counted
+        # the prefix first, beside a unique part of one word; then the unique part
+        self._prefix_words = 0
+        least = await whole(1)
+
+        async def prefix(words: int) -> int:
+            self._prefix_words = words
+            return await whole(1)
+
+        self._prefix_words, _ = await fit(prefix, least + spec.prefix_tokens)
+        self._words[wanted], counted = await fit(whole, wanted + spec.prefix_tokens)
+        return counted
+
+    async def _fit_turns(self, client: EndpointClient, wanted: int) -> int:
+        async def first(words: int) -> int:
+            self._words[wanted] = words
+            return await self._count_messages(client, self._conversation("c", 1, wanted))
+
+        async def second(words: int) -> int:
+            self._turn_words = words
+            return await self._count_messages(client, self._conversation("c", 2, wanted))
+
+        self._words[wanted], counted = await fit(first, wanted)
+        self._turn_words, _ = await fit(second, counted + wanted + self._spec.max_tokens)
+        return counted
+
+    async def _count(self, client: EndpointClient, text: str) -> int:
         if self._spec.endpoint_kind == "chat":
-            asked = [{"role": "user", "content": text}]
-        return (await client.tokenize(asked)).count
+            return await self._count_messages(client, [{"role": "user", "content": text}])
+        return (await client.tokenize(text)).count
+
+    async def _count_messages(self, client: EndpointClient, messages: Messages) -> int:
+        return (await client.tokenize(messages)).count
+
+    def _estimate(self, wanted: Sequence[int]) -> None:
+        for tokens in wanted:
+            guess = (tokens - TEMPLATE_TOKENS - SALT_TOKENS) / TOKENS_PER_WORD
+            self._words[tokens] = max(1, round(guess))
+        self._prefix_words = max(
+            1, round((self._spec.prefix_tokens - SALT_TOKENS) / TOKENS_PER_WORD)
+        )
+        self._turn_words = max(1, round((wanted[0] - TEMPLATE_TOKENS) / TOKENS_PER_WORD))
+
+    # ---- words about it --------------------------------------------------------------------
+
+    def _about_given_ones(self) -> str:
+        spec = self._spec
+        salt = "with a salt in front, different in every request" if spec.salted else "without salt"
+        if spec.source == "fixed":
+            return f"the {'built-in' if spec.prompt is None else 'given'} prompt {salt}"
+        name = spec.dataset_path.name if spec.dataset_path else "the built-in set"
+        return f"{len(self._rows)} prompts of {name} in their order, {salt}"
+
+    def _about_sharing(self) -> str:
+        spec = self._spec
+        if spec.source == "shared_prefix":
+            number = "one prefix" if spec.prefixes == 1 else f"{spec.prefixes} prefixes in turn"
+            return f"of which {spec.prefix_tokens} in common ({number})"
+        if spec.source == "multi_turn":
+            return (
+                f"in conversations of {spec.turns} turns; each adds as many and an answer of "
+                f"{spec.max_tokens} made-up words"
+            )
+        salt = "with a salt, different in every request" if spec.salted else "without salt"
+        return f"{salt}, seed {spec.seed}"
+
+
+async def fit(count: Callable[[int], Awaitable[int]], wanted: int) -> tuple[int, int]:
+    """Return a number of words, at least 1, and the tokens it makes, by the secant method.
+
+    Args:
+        count: Tells the tokens of that many words; called at most seven times.
+        wanted: The tokens it should come to.
+    """
+    words, tokens = 1, await count(1)
+    best = (abs(tokens - wanted), words, tokens)
+    per_word = TOKENS_PER_WORD
+    for _ in range(FIT_STEPS):
+        guess = max(1, words + round((wanted - tokens) / per_word))
+        if guess == words:
+            break
+        found = await count(guess)
+        if found != tokens:
+            per_word = max(0.1, (found - tokens) / (guess - words))
+        words, tokens = guess, found
+        best = min(best, (abs(tokens - wanted), words, tokens))
+    if best[1] != words:
+        await count(best[1])
+    return best[1], best[2]

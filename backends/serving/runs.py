@@ -311,6 +311,7 @@ class GridCell(_Shape):
     request_rate: float | None = None
     status: Literal["ok", "infeasible", "failed", "not run"]
     reason: str = ""
+    valid: bool | None = Field(None, description="whether its figures can be relied on")
     output_tokens_per_s: float | None = None
     ttft_ms_p50: float | None = None
     needed_kv_tokens: int | None = Field(

@@ -102,6 +102,11 @@ class BenchmarkSpec(BaseModel):
     dataset_path: Path | None = Field(
         None, description="file: JSONL or CSV, fields as docs/BENCHMARKING.md says"
     )
+    salt: bool | None = Field(
+        None,
+        description="whether every prompt begins with a number no other has, against the prefix "
+        "cache; None: yes, but for file. shared_prefix and multi_turn salt what they share",
+    )
     contexts: list[int] | None = Field(
         None, min_length=1, max_length=16, description="grid: prompt tokens of each row"
     )
@@ -268,6 +273,11 @@ class BenchmarkSpec(BaseModel):
             return "generated"
         return self.prompt_source
 
+    @property
+    def salted(self) -> bool:
+        """Whether prompts are told apart by a salt."""
+        return self.source != "file" if self.salt is None else self.salt
+
     def requests_for(self, concurrency: int, rate: float | None = None) -> int:
         """Return how many requests are measured at a level; every stream has at least one.
 
@@ -276,13 +286,17 @@ class BenchmarkSpec(BaseModel):
             rate: Requests per second of an open loop; then `concurrency` does not count.
         """
         if rate is not None:
+            concurrency = 1
             count = self.requests_per_level or max(20, math.ceil(rate * RATE_WINDOW_S))
         elif self.requests_per_level is not None:
             count = max(self.requests_per_level, concurrency)
         else:
             count = max(4, 2 * concurrency)
         count = min(count, MAX_REQUESTS)
-        return count if self.source != "multi_turn" else -(-count // self.turns) * self.turns
+        if self.source != "multi_turn":
+            return count
+        # a conversation a stream at least: a turn is then sent after the one before it was answered
+        return max(concurrency, -(-count // self.turns)) * self.turns
 
     def warmup_for(self, concurrency: int, rate: float | None = None) -> int:
         """Return how many requests warm a level up; of a rate a second's worth, at most 32."""

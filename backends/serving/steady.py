@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backends.serving.loadgen import RequestRecord
+from backends.serving.loadgen import LevelRaw, RequestRecord
+from backends.serving.runs import SteadyPart
+from backends.serving.stats import distribution
 
 FULL_SHARE = 0.95
 """Of the streams, from which the load counts as fully there."""
@@ -77,3 +79,40 @@ def steady_window(records: Sequence[RequestRecord], concurrency: int) -> Window 
     if first_ns is None or last_ns is None or last_ns <= first_ns:
         return None
     return Window(first_ns, last_ns)
+
+
+def steady_part(
+    raw: LevelRaw, concurrency: int, *, usd_per_hour: float | None = None
+) -> SteadyPart | None:
+    """Return the figures of a closed loop's steady part; None where there is none.
+
+    Args:
+        raw: What the engine saw.
+        concurrency: The streams.
+        usd_per_hour: For the cost of what it sustains.
+    """
+    if any(record.intended_ns is not None for record in raw.records):
+        return None
+    window = steady_window(raw.records, concurrency)
+    if window is None:
+        return None
+    good = [record for record in raw.records if record.failure is None]
+    ended = [r for r in good if window.from_ns < r.end_ns <= window.to_ns]
+    sent = [r for r in good if window.from_ns <= r.sent_ns < window.to_ns]
+    rate = sum(window.tokens(record) for record in good) / window.seconds
+    if rate <= 0:
+        return None
+    whole_ns = max(1, raw.ended_ns - raw.started_ns)
+    return SteadyPart(
+        begins_at_s=max(0.0, (window.from_ns - raw.started_ns) / 1e9),
+        duration_s=window.seconds,
+        share=min(1.0, (window.to_ns - window.from_ns) / whole_ns),
+        requests=len(ended),
+        requests_per_s=len(ended) / window.seconds,
+        output_tokens_per_s=rate,
+        ttft_ms=distribution([(r.content_ns[0] - r.from_ns) / 1e6 for r in sent]),
+        e2e_ms=distribution([(r.content_ns[-1] - r.from_ns) / 1e6 for r in ended]),
+        usd_per_million_output_tokens=None
+        if usd_per_hour is None
+        else usd_per_hour / (rate * 3600) * 1e6,
+    )

@@ -1,75 +1,51 @@
-"""Runs a benchmark: level after level, written to disk while it runs.
-
-`run.json` holds everything at any moment: it is replaced atomically after every level and every
-second within one, so a run that is killed leaves what it had measured. `levels.csv` beside it has
-one row a level.
-"""
+"""Runs a benchmark: level after level, a search for the knee, or a grid; written while it runs."""
 
 from __future__ import annotations
 
-import asyncio
-import csv
-import io
-import os
-import platform
-import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from backends.core.errors import (
-    DevopsError,
-    EndpointAuthError,
-    EndpointError,
-    EndpointRejectedError,
-)
-from backends.core.state import new_id, stamp, write_text
+from backends.core.errors import DevopsError, EndpointError, EndpointRejectedError
+from backends.core.state import new_id, stamp
+from backends.serving.beside_server import set_beside
+from backends.serving.cells import Cell, at_load, loads, repetitions
+from backends.serving.efficiency import step_model
 from backends.serving.endpoint import Endpoint, EndpointClient
 from backends.serving.engine.epoll_engine import EpollEngine
-from backends.serving.findings import findings
-from backends.serving.levels import level_result
-from backends.serving.loadgen import LevelProgress, LevelRaw, LevelSpec
-from backends.serving.metrics import MetricsDelta, metrics_delta, parse_metrics
+from backends.serving.findings import findings, plateau
+from backends.serving.grid import filled_cell, planned_cell
+from backends.serving.knee import KneeSearch
+from backends.serving.limits import Limits
+from backends.serving.measure import Measurer, rate_words
+from backends.serving.metrics import parse_metrics, serving_metrics
 from backends.serving.prompts import PromptMaker
+from backends.serving.repeats import repeated, representatives
+from backends.serving.run_record import (
+    BenchmarkProgress,
+    RunRecord,
+    environment,
+    levels_csv,
+)
 from backends.serving.runs import (
     DEFINITIONS,
-    LEVELS_FILE,
     RUN_FILE,
     BenchmarkRun,
     BenchmarkSpec,
-    Current,
     EndpointFacts,
-    Environment,
+    GridCell,
+    KneeResult,
+    KneeStep,
     LevelResult,
     RunError,
+    RunState,
+    StopRule,
 )
 
 if TYPE_CHECKING:
     from backends.serving.loadgen import LoadEngine
 
-SAVE_EVERY_S = 1.0
-SCRAPE_TIMEOUT_S = 3.0
-MAX_EVENTS_SO_FAR = 100_000
-"""Summarising more than this twice a second would take a core from whom it measures."""
-
-PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
-
-
-@dataclass(frozen=True)
-class BenchmarkProgress:
-    """Where a run stands, for a progress line.
-
-    Attributes:
-        fraction: 0..1 of all requests of all levels, warm-up included.
-        message: One line: level, requests done, tokens per second so far.
-        run: The run as it stands; to be read, not kept.
-    """
-
-    fraction: float
-    message: str
-    run: BenchmarkRun
+__all__ = ["BenchmarkProgress", "levels_csv", "run_benchmark"]
 
 
 async def run_benchmark(
@@ -83,7 +59,7 @@ async def run_benchmark(
     engine: LoadEngine | None = None,
     file_name: str = RUN_FILE,
 ) -> BenchmarkRun:
-    """Measure an endpoint at every level of a spec.
+    """Measure an endpoint as a spec says.
 
     Args:
         spec: What to measure.
@@ -97,22 +73,22 @@ async def run_benchmark(
         file_name: Another name for `run.json`; `x.json` has its levels in `x.levels.csv`.
 
     Returns:
-        The run, with state `completed`, `stopped` (the error rate ended it) or `cancelled`.
+        The run, with state `completed`, `stopped` (a rule ended it, see `stopped_by`) or
+        `cancelled`.
 
     Raises:
         DevopsError: It could not be measured: unreachable, not authorised, the model is not
-            served, or not one request succeeded. `run.json` says so too, with state `failed` and
-            every level measured until then.
+            served, the dataset cannot be used, or not one request succeeded. `run.json` says so
+            too, with state `failed` and every level measured until then.
     """
     sweep = _Sweep(
         spec,
         endpoint,
-        out_dir,
+        out_dir / file_name,
         on_progress=on_progress or (lambda _: None),
         should_stop=should_stop or (lambda: False),
         engine=engine or EpollEngine(),
         run_id=run_id or new_id("bench"),
-        file_name=file_name,
     )
     try:
         return await sweep.run()
@@ -120,41 +96,12 @@ async def run_benchmark(
         await sweep.close()
 
 
-def levels_csv(run: BenchmarkRun) -> str:
-    """Return the levels as CSV, one row a level, distributions as `ttft_ms_p50` and so on."""
-    rows = [_flat(level) for level in run.levels]
-    out = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return out.getvalue()
+class _Ended(Exception):  # noqa: N818 - not an error: the run has been ended, with a reason
+    """The run ends here."""
 
-
-def _flat(level: LevelResult) -> dict[str, object]:
-    row: dict[str, object] = {}
-    for name, value in level.model_dump(exclude={"server", "error_samples"}).items():
-        if isinstance(value, dict):
-            row.update({f"{name}_{key}": inner for key, inner in value.items()})
-        elif isinstance(value, list):
-            row[name] = "; ".join(value)
-        else:
-            row[name] = value
-    return row
-
-
-@dataclass
-class _Scrape:
-    """Two readings of `/metrics` around a window, parsed only after it."""
-
-    texts: list[str] = field(default_factory=list)
-    times_s: list[float] = field(default_factory=list)
-
-    def delta(self) -> MetricsDelta | None:
-        if len(self.texts) != 2:
-            return None
-        before, after = (parse_metrics(text) for text in self.texts)
-        return metrics_delta(before, after, max(1e-6, self.times_s[1] - self.times_s[0]))
+    def __init__(self, state: RunState, reason: str, rule: StopRule | None = None) -> None:
+        super().__init__(reason)
+        self.state, self.reason, self.rule = state, reason, rule
 
 
 class _Sweep:
@@ -164,35 +111,20 @@ class _Sweep:
         self,
         spec: BenchmarkSpec,
         endpoint: Endpoint,
-        out_dir: Path,
+        run_file: Path,
         *,
         on_progress: Callable[[BenchmarkProgress], None],
         should_stop: Callable[[], bool],
         engine: LoadEngine,
         run_id: str,
-        file_name: str,
     ) -> None:
         self.spec = spec
         self.endpoint = endpoint
-        self.engine = engine
         self.should_stop = should_stop
-        self._on_progress = on_progress
-        self._run_file = out_dir / file_name
-        self._levels_file = (
-            out_dir / LEVELS_FILE
-            if file_name == RUN_FILE
-            else self._run_file.with_suffix(".levels.csv")
-        )
+        self._limits = Limits(spec)
         self._client = EndpointClient(endpoint)
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="benchmark-files")
-        self._writing: Future[None] | None = None
-        self._saved_s = 0.0
-        self._requests_before = 0
-        self._fraction = 0.0
-        self._requests_all = sum(spec.requests_for(c) + spec.warmup_for(c) for c in spec.levels)
-        self._scrapes = True
         now = stamp()
-        self.record = BenchmarkRun(
+        self.run_ = BenchmarkRun(
             id=run_id,
             state="running",
             created_at=now,
@@ -206,26 +138,38 @@ class _Sweep:
                 simulated=endpoint.simulated,
             ),
             spec=spec,
-            environment=_environment(engine),
+            environment=environment(engine),
             definitions=DEFINITIONS,
             levels=[],
         )
+        self._record = RunRecord(self.run_, run_file, self._limits, on_progress)
+        self._measurer = Measurer(
+            spec,
+            endpoint,
+            engine,
+            self._client,
+            self._record,
+            self._limits,
+            should_stop,
+            self._tell,
+        )
+        # progress: what is done and what a cell counts, of `_work` in all
+        self._done = 0.0
+        self._counts = 0.0
+        self._work = 1.0
 
     async def run(self) -> BenchmarkRun:
-        await self._save()
+        await self._record.save()
         try:
-            maker = await self._prepare()
-            for concurrency in self.spec.levels:
-                if self.should_stop():
-                    return await self._end("cancelled", "cancelled before the next level")
-                raw = await self._level(concurrency, maker)
-                if raw.cut_short == "cancelled":
-                    return await self._end("cancelled", f"cancelled at concurrency {concurrency}")
-                if self._too_many_errors(self.record.levels[-1]):
-                    return await self._end_on_errors(concurrency)
+            await self._prepare()
+            modes = {"levels": self._levels, "knee": self._knee, "grid": self._grid}
+            await modes[self.spec.mode]()
             return await self._end("completed", "")
+        except _Ended as ended:
+            self.run_.stopped_by = ended.rule
+            return await self._end(ended.state, ended.reason)
         except DevopsError as error:
-            self.record.error = RunError(
+            self.run_.error = RunError(
                 code=error.code,
                 message=error.message,
                 words=error.words,
@@ -241,209 +185,299 @@ class _Sweep:
 
     async def close(self) -> None:
         await self._client.aclose()
-        self._writer.shutdown(wait=True)
+        self._record.close()
 
-    async def _prepare(self) -> PromptMaker:
-        """Find out whom we talk to before any load, so that a typo fails at once."""
-        facts = self.record.endpoint
-        facts.model = await self._served_model()
-        try:
-            facts.version = await self._client.version()
-        except EndpointError:
-            self.record.warnings.append("the endpoint does not tell vLLM's version")
-        maker = PromptMaker(self.spec, facts.model, self.record.id)
-        await maker.calibrate(self._client)
-        self.record.prompts = maker.description
-        return maker
+    # ---- the three ways ----------------------------------------------------------------------
 
-    async def _served_model(self) -> str:
-        wanted = self.endpoint.model
-        try:
-            served = await self._client.models()
-        except EndpointRejectedError:
-            if wanted is None:
-                raise
-            self.record.warnings.append("the endpoint does not list its models")
-            return wanted
-        names = [entry.id for entry in served]
-        for entry in served:
-            if wanted is None or entry.id == wanted:
-                self.record.endpoint.max_model_len = entry.max_model_len
-                return entry.id
-        raise EndpointRejectedError(
-            f"{self.endpoint.base_url} does not serve {wanted or 'any model'}.",
-            cause=f"It serves: {', '.join(names) or 'nothing'}.",
-            next_action=f"Benchmark {names[0]}." if names else "Read get_logs.",
+    async def _levels(self) -> None:
+        cells = list(loads(self.spec))
+        self._plan(cells)
+        for cell in cells:
+            await self._step(cell)
+            if self.spec.stop_at_saturation:
+                self._end_at_saturation(cell)
+
+    async def _knee(self) -> None:
+        spec = self.spec
+        rates = spec.request_rates is not None
+        found: Sequence[float] = spec.request_rates or spec.levels
+        low, high = min(found), max(found)
+        search = KneeSearch(
+            low,
+            high,
+            whole=not rates,
+            tolerance=spec.knee_tolerance,
+            max_steps=spec.knee_steps,
         )
-
-    async def _level(self, concurrency: int, maker: PromptMaker) -> LevelRaw:
-        """Measure a level, and once more with one more worker if the client was its limit."""
-        raw, result = await self._measure(concurrency, maker, attempt=1)
-        too_slow = result.self_check.limited_the_level and not result.partial
-        if too_slow and not self.should_stop() and self.engine.add_worker():
-            self._tell(f"concurrency {concurrency}: once more, with one more client process", 0)
-            first = result
-            raw, result = await self._measure(concurrency, maker, attempt=2)
-            result.repeated = True
-            if result.partial:  # cancelled meanwhile: a whole level that is not valid says more
-                result = first
-        if raw.records or not raw.cut_short:
-            self.record.levels.append(result)
-        self.record.current = None
-        self._requests_before += self.spec.requests_for(concurrency)
-        self._requests_before += self.spec.warmup_for(concurrency)
-        await self._save()
-        self._tell(f"concurrency {concurrency} done: {_rate_words(result)}", 0)
-        return raw
-
-    async def _measure(
-        self, concurrency: int, maker: PromptMaker, *, attempt: int
-    ) -> tuple[LevelRaw, LevelResult]:
-        spec, started_at = self.spec, stamp()
-        scrape = _Scrape()
-        measured, warmups = spec.requests_for(concurrency), spec.warmup_for(concurrency)
-        level = LevelSpec(
-            concurrency=concurrency,
-            path=PATHS[spec.endpoint_kind],
-            bodies=maker.bodies(concurrency, measured, attempt=attempt),
-            warmup_bodies=maker.bodies(concurrency, warmups, warmup=True, attempt=attempt),
-            timeout_s=spec.timeout_s,
-            max_error_rate=spec.max_error_rate,
-            before_window=lambda: self._scrape(scrape),
-            after_window=lambda: self._scrape(scrape),
+        self._work, self._counts = float(spec.knee_steps * spec.repetitions), 1.0
+        knee = KneeResult(
+            kind="requests_per_s" if rates else "concurrency",
+            slo=[str(bound) for bound in spec.bounds],
+            load=None,
+            first_miss=None,
+            searched_from=low,
+            searched_to=high,
+            settled=False,
         )
-        raw = await self.engine.run_level(
-            level,
-            self.endpoint,
-            lambda progress: self._level_progress(concurrency, started_at, progress),
-            self.should_stop,
-        )
-        server = self._server_figures(scrape)
-        return raw, level_result(raw, spec, concurrency, started_at=started_at, server=server)
+        self.run_.knee = knee
+        while (load := search.next_load()) is not None:
+            holds = []
+            for cell in repetitions(at_load(load, spec), spec):
+                level = await self._probe(cell)
+                holds.append(bool(level.meets_slo))
+                knee.steps.append(
+                    KneeStep(
+                        load=load,
+                        meets=bool(level.meets_slo),
+                        misses=level.slo_misses,
+                        valid=level.valid,
+                    )
+                )
+            search.tell(load, meets=all(holds))
+            knee.load, knee.first_miss = search.best, search.miss
+            knee.settled = search.settled
+            self._add_figures(knee)
+            await self._record.save()
 
-    async def _scrape(self, scrape: _Scrape) -> None:
-        if not self._scrapes:
+    async def _grid(self) -> None:
+        spec = self.spec
+        rows = [
+            [(cell, planned_cell(cell, spec, self.run_.endpoint)) for cell in loads_of]
+            for loads_of in (list(loads(spec, context=context)) for context in spec.contexts or ())
+        ]
+        first = [(cell, planned) for row in rows for cell, planned in row if cell.repetition == 1]
+        self.run_.grid = [planned for _, planned in first]
+        self._plan(
+            [cell for row in rows for cell, planned in row if planned.status != "infeasible"]
+        )
+        place = {
+            (cell.context, cell.concurrency, cell.rate): at for at, (cell, _) in enumerate(first)
+        }
+        for row in rows:
+            failed = ""
+            for cell, planned in row:
+                at = place[cell.context, cell.concurrency, cell.rate]
+                if planned.status == "infeasible":
+                    continue
+                if failed:
+                    self.run_.grid[at].reason = failed
+                    continue
+                level = await self._step(cell, in_grid=True)
+                self._fill(at, planned, cell)
+                if level is not None and self.run_.grid[at].status == "failed":
+                    failed = f"{cell.words} failed before it"
+                await self._record.save()
+
+    def _fill(self, at: int, planned: GridCell, cell: Cell) -> None:
+        """Fill a cell from its repetitions' representative."""
+        same = [
+            level
+            for level in self.run_.levels
+            if level.context_tokens == cell.context
+            and level.concurrency == cell.concurrency
+            and level.request_rate == cell.rate
+        ]
+        found = representatives(same)
+        self.run_.grid[at] = filled_cell(planned, found[0] if found else None)
+
+    # ---- one level ---------------------------------------------------------------------------
+
+    async def _step(self, cell: Cell, *, in_grid: bool = False) -> LevelResult | None:
+        """Measure one cell and put it on record; ends the run where a rule says so."""
+        self._check_before(cell)
+        level = await self._measurer.level(cell)
+        if level is not None:
+            self.run_.levels.append(level)
+        await self._settle(cell, level)
+        self._check_after(cell)
+        if level is not None and self._too_many_errors(level):
+            self._end_on_errors(cell, level, go_on=in_grid)
+        return level
+
+    async def _probe(self, cell: Cell) -> LevelResult:
+        """Measure one load of a search; once more where the client, not the server, missed."""
+        self._check_before(cell)
+        level = await self._measurer.level(cell)
+        missed_by_client = (
+            level is not None
+            and not level.valid
+            and not level.meets_slo
+            and not level.errors
+            and not level.partial
+        )
+        if missed_by_client:
+            self._tell(f"{cell.words}: once more, the client was disturbed", 0.0)
+            second = await self._measurer.level(cell, again=True)
+            if second is not None and not second.partial:
+                level = second
+        if level is not None:
+            self.run_.levels.append(level)
+        await self._settle(cell, level)
+        self._check_after(cell)
+        if level is None or not any(one.output_tokens_per_s for one in self.run_.levels):
+            self._end_on_errors(cell, level)
+        assert level is not None, "an end without a result has been raised"  # noqa: S101
+        return level
+
+    async def _settle(self, cell: Cell, level: LevelResult | None) -> None:
+        run = self.run_
+        set_beside(run.levels)
+        run.repeated = repeated(run.levels)
+        self._done += self._weight(cell)
+        await self._record.save()
+        words = rate_words(level) if level is not None else "no result"
+        self._tell(f"{cell.words} done: {words}", 0.0)
+
+    def _check_before(self, cell: Cell) -> None:
+        self._counts = self._weight(cell)
+        if self.should_stop():
+            raise _Ended("cancelled", "cancelled before the next level")
+        limit = self._limits.reached()
+        if limit is not None:
+            raise _Ended("stopped", f"{limit[1]} before {cell.words}", limit[0])
+
+    def _check_after(self, cell: Cell) -> None:
+        ended = self._measurer.ended_by
+        if ended is None:
             return
-        try:
-            text = await self._client.metrics_text(timeout_s=SCRAPE_TIMEOUT_S)
-        except EndpointError as error:
-            if isinstance(error, EndpointRejectedError | EndpointAuthError):
-                self._scrapes = False
-            self.record.warnings.append(f"no engine figures: {error.message}")
-            return
-        scrape.texts.append(text)
-        scrape.times_s.append(time.perf_counter())
-
-    def _server_figures(self, scrape: _Scrape) -> MetricsDelta | None:
-        try:
-            return scrape.delta()
-        except EndpointError as error:
-            self._scrapes = False
-            self.record.warnings.append(f"no engine figures: {error.message}")
-            return None
-
-    def _level_progress(self, concurrency: int, started_at: str, progress: LevelProgress) -> None:
-        raw = progress.raw
-        events = sum(record.events for record in raw.records)
-        so_far = None
-        if progress.phase == "measuring" and raw.records and events <= MAX_EVENTS_SO_FAR:
-            so_far = level_result(raw, self.spec, concurrency, started_at=started_at)
-            so_far.partial = True
-        self.record.current = Current(
-            phase=progress.phase,
-            concurrency=concurrency,
-            requests_done=progress.done,
-            requests_total=progress.total,
-            errors=progress.errors,
-            elapsed_s=progress.elapsed_s,
-            so_far=so_far,
-        )
-        done = progress.done
-        if progress.phase == "measuring":
-            done += self.spec.warmup_for(concurrency)
-        rate = f", {_rate_words(so_far)}" if so_far else ""
-        failed = f", {progress.errors} failed" if progress.errors else ""
-        self._tell(
-            f"concurrency {concurrency} {progress.phase}: {progress.done} of {progress.total} "
-            f"requests{failed}{rate}",
-            done,
-        )
-        now_s = time.perf_counter()
-        if now_s - self._saved_s >= SAVE_EVERY_S and (
-            self._writing is None or self._writing.done()
-        ):
-            self._saved_s = now_s
-            self._writing = self._writer.submit(self._write, *self._texts())
-
-    def _tell(self, message: str, done: int) -> None:
-        fraction = min(1.0, (self._requests_before + done) / self._requests_all)
-        self._fraction = max(self._fraction, fraction)  # a level may be measured again
-        self._on_progress(BenchmarkProgress(self._fraction, message, self.record))
+        rule, words = ended
+        if rule == "cancelled":
+            raise _Ended("cancelled", f"cancelled at {cell.words}")
+        raise _Ended("stopped", f"{words} at {cell.words}", rule)
 
     def _too_many_errors(self, level: LevelResult) -> bool:
         rate = level.success_rate
         return rate is None or rate == 0 or 1 - rate > self.spec.max_error_rate
 
-    async def _end_on_errors(self, concurrency: int) -> BenchmarkRun:
-        level = self.record.levels[-1]
-        kinds = ", ".join(f"{s.count} x {s.kind}" for s in level.error_samples)
-        first = level.error_samples[0] if level.error_samples else None
-        if any(other.output_tokens_per_s for other in self.record.levels):
-            return await self._end(
+    def _end_on_errors(self, cell: Cell, level: LevelResult | None, *, go_on: bool = False) -> None:
+        samples = level.error_samples if level is not None else []
+        kinds = ", ".join(f"{sample.count} x {sample.kind}" for sample in samples)
+        first = samples[0] if samples else None
+        if level is not None and any(other.output_tokens_per_s for other in self.run_.levels):
+            if go_on:
+                return
+            raise _Ended(
                 "stopped",
-                f"at concurrency {concurrency} {level.errors} of {level.requests} requests failed "
-                f"({kinds})",
+                f"at {cell.words} {level.errors} of {level.requests} requests failed ({kinds})",
+                "errors",
             )
         raise EndpointError(
-            f"No request succeeded at concurrency {concurrency}: {kinds or 'none was sent'}.",
+            f"No request succeeded at {cell.words}: {kinds or 'none was sent'}.",
             status=first.status if first else None,
             words=first.message if first else "",
             cause="The endpoint refuses the requests themselves, or is not ready.",
             next_action="Send one request with query_model to see the whole refusal.",
         )
 
-    async def _end(self, state: Any, reason: str) -> BenchmarkRun:  # noqa: ANN401
-        run = self.record
+    def _end_at_saturation(self, cell: Cell) -> None:
+        if cell.repetition < self.spec.repetitions:
+            return
+        valid = [level for level in self.run_.levels if level.valid]
+        knee = plateau(representatives(valid))
+        if knee is not None and knee.load < cell_load(cell):
+            raise _Ended(
+                "stopped",
+                f"throughput stopped rising at {knee.load_words}; {cell.words} gave less than a "
+                "tenth more",
+                "saturation",
+            )
+
+    def _add_figures(self, knee: KneeResult) -> None:
+        """Give the knee the figures of the level it stands for."""
+        held = [level for level in self.run_.levels if level.load == knee.load]
+        for level in representatives(held):
+            knee.output_tokens_per_s = level.output_tokens_per_s
+            knee.goodput_requests_per_s = level.goodput_requests_per_s
+            knee.usd_per_million_output_tokens = level.usd_per_million_output_tokens
+
+    # ---- before and after --------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        """Find out whom we talk to before any load, so that a typo fails at once."""
+        run, facts = self.run_, self.run_.endpoint
+        names = await self._served_model()
+        facts.model = names[0]
+        try:
+            facts.version = await self._client.version()
+        except EndpointError:
+            run.warnings.append("the endpoint does not tell vLLM's version")
+        maker = PromptMaker(self.spec, facts.model, run.id)
+        await maker.calibrate(self._client)
+        run.prompts = maker.description
+        self._measurer.maker = maker
+        found = (step_model(self.spec, name) for name in names)
+        self._measurer.model = next((model for model in found if model is not None), None)
+        if self._measurer.model is None and self.spec.accelerator is not None:
+            run.warnings.append(
+                f"no share of the memory bandwidth: {facts.model} is no checkpoint known here; "
+                "name it with checkpoint"
+            )
+        if self.spec.mode == "grid":
+            await self._find_pool()
+
+    async def _served_model(self) -> list[str]:
+        """Return the model's served name, and the name of its weights where it is told."""
+        wanted = self.endpoint.model
+        try:
+            served = await self._client.models()
+        except EndpointRejectedError:
+            if wanted is None:
+                raise
+            self.run_.warnings.append("the endpoint does not list its models")
+            return [wanted]
+        names = [entry.id for entry in served]
+        for entry in served:
+            if wanted is None or entry.id == wanted:
+                self.run_.endpoint.max_model_len = entry.max_model_len
+                return [entry.id, *([entry.root] if entry.root else [])]
+        raise EndpointRejectedError(
+            f"{self.endpoint.base_url} does not serve {wanted or 'any model'}.",
+            cause=f"It serves: {', '.join(names) or 'nothing'}.",
+            next_action=f"Benchmark {names[0]}." if names else "Read get_logs.",
+        )
+
+    async def _find_pool(self) -> None:
+        """Find the size of the KV cache: the engine's own word, else the memory plan."""
+        facts = self.run_.endpoint
+        try:
+            published = serving_metrics(parse_metrics(await self._client.metrics_text()))
+            facts.kv_cache_tokens = published.kv_cache_tokens
+        except EndpointError as error:
+            self.run_.warnings.append(f"the engine does not publish its KV cache: {error.message}")
+        if facts.kv_cache_tokens is not None:
+            facts.kv_cache_source = "engine"
+        elif self._measurer.model is not None and facts.max_model_len is not None:
+            planned = self._measurer.model.kv_capacity_tokens(facts.max_model_len)
+            facts.kv_cache_tokens, facts.kv_cache_source = planned, "memory plan"
+        else:
+            self.run_.warnings.append(
+                "the size of the KV cache is not known: no cell can be called infeasible for it"
+            )
+
+    def _plan(self, cells: Sequence[Cell]) -> None:
+        self._work = sum(self._weight(cell) for cell in cells) or 1.0
+
+    def _weight(self, cell: Cell) -> float:
+        if self.spec.mode == "knee":
+            return 1.0
+        return float(cell.requests(self.spec) + cell.warmups(self.spec))
+
+    def _tell(self, message: str, share: float) -> None:
+        self._record.tell(message, (self._done + share * self._counts) / self._work)
+
+    async def _end(self, state: RunState, reason: str) -> BenchmarkRun:
+        run = self.run_
         run.state, run.state_reason, run.current = state, reason, None
         run.findings = findings(run)
         run.finished_at = stamp()
-        await self._save()
-        self._tell(f"{state}{': ' + reason if reason else ''}", 0)
+        await self._record.save()
+        self._record.tell(f"{state}{': ' + reason if reason else ''}", self._end_fraction(state))
         return run
 
-    async def _save(self) -> None:
-        """Write both files now, after whatever is being written."""
-        texts = self._texts()
-        await asyncio.shield(asyncio.wrap_future(self._writer.submit(self._write, *texts)))
-
-    def _texts(self) -> tuple[str, str]:
-        self.record.updated_at = stamp()
-        return self.record.model_dump_json(indent=1), levels_csv(self.record)
-
-    def _write(self, run_json: str, rows: str) -> None:
-        write_text(self._run_file, run_json)
-        write_text(self._levels_file, rows)
+    def _end_fraction(self, state: RunState) -> float:
+        return 1.0 if state == "completed" else self._done / self._work
 
 
-def _rate_words(level: LevelResult) -> str:
-    rate, ttft = level.output_tokens_per_s, level.ttft_ms.p50
-    if rate is None or ttft is None:
-        return "no request has succeeded"
-    return f"{rate:.1f} tokens/s, TTFT p50 {ttft:.0f} ms"
-
-
-def _environment(engine: LoadEngine) -> Environment:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        product = version("vllm-devops")
-    except PackageNotFoundError:
-        product = "not installed as a package"
-    return Environment(
-        client_cpus=os.cpu_count() or 0,
-        client_platform=f"{platform.system()} {platform.release()} {platform.machine()}",
-        python=platform.python_version(),
-        product_version=product,
-        engine=engine.name,
-        timestamp_source=engine.timestamp_source,
-    )
+def cell_load(cell: Cell) -> float:
+    """Return the load of a cell: requests per second of an open loop, else streams."""
+    return float(cell.concurrency) if cell.rate is None else cell.rate
