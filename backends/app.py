@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +42,9 @@ class App:
     def from_settings(cls, loaded: LoadedSettings) -> App:
         """An application with these settings."""
         settings = loaded.settings
-        state = StateDir(settings.state_dir)
+        # What was rehearsed never mixes with what was real.
+        root = settings.state_dir / "rehearsal" if settings.rehearsal else settings.state_dir
+        state = StateDir(root)
         operations = Operations(state)
         return cls(
             settings=settings,
@@ -49,7 +53,14 @@ class App:
             plans=PlanBook(state, settings.plan_ttl_minutes),
             operations=operations,
             audit=AuditLog(state),
-            backends=Backends(Services(settings, state, operations)),
+            backends=Backends(
+                Services(
+                    settings,
+                    state,
+                    operations,
+                    functools.partial(_rehearsal_env, state) if settings.rehearsal else dict,
+                )
+            ),
         )
 
     @classmethod
@@ -89,7 +100,23 @@ class App:
 
     def ambient_warnings(self) -> list[str]:
         """What every answer must say."""
-        if not self.problems:
-            return []
-        names = ", ".join(problem.variable for problem in self.problems)
-        return [f"Wrong settings, safest values used instead: {names}. See get_help('settings')."]
+        warnings: list[str] = []
+        if self.settings.rehearsal:
+            warnings.append("Rehearsal: the clouds are played on this machine; nothing is real.")
+        if self.problems:
+            names = ", ".join(problem.variable for problem in self.problems)
+            warnings.append(
+                f"Wrong settings, safest values used instead: {names}. See get_help('settings')."
+            )
+        return warnings
+
+
+def _rehearsal_env(state: StateDir) -> dict[str, str]:
+    """The variables of the rehearsal cloud, which is started if it does not run."""
+    from backends.rehearsal.cloud.launcher import clean, environment, start
+
+    running = start(state.root / "cloud")
+    # A login of the real world in our own environment would lead our children past the rehearsal.
+    for name in os.environ.keys() - clean(running).keys():
+        os.environ.pop(name)
+    return environment(running)

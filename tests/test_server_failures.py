@@ -205,15 +205,20 @@ async def test_a_deployment_stopped_under_load_can_be_started_again_at_once(
         assert ready.ok["state"] == "ready"
 
 
-async def test_a_damaged_record_is_named_and_the_list_not_called_complete(state_dir: Path) -> None:
+async def test_a_damaged_record_is_listed_as_unknown_and_hides_none_of_the_others(
+    state_dir: Path,
+) -> None:
     async with connected(make_app(state_dir)) as caller:
         await caller.deploy("demo")
         folder = state_dir / "deployments" / "local" / "broken"
         folder.mkdir()
         (folder / "deployment.json").write_text("{half", encoding="utf-8")
         listed = (await caller.tool("list_deployments")).ok
-        assert listed["complete"] is False
-        assert "broken" in str(listed)
+        states = {item["name"]: item["state"] for item in listed["items"]}
+        assert states.keys() == {"broken", "demo"}
+        assert states["broken"] == "unknown"
+        assert states["demo"] != "unknown"
+        assert str(folder / "deployment.json") in str(listed)
         assert (await caller.tool("get_status", target="local", name="demo")).ok
         reply = await caller.tool("get_status", target="local", name="broken")
         assert str(folder / "deployment.json") in reply.text

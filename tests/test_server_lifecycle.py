@@ -109,6 +109,25 @@ def test_an_interrupt_followed_by_a_termination_ends_it_once(tmp_path: Path) -> 
         assert all(gone(pid) for pid in busy.children)
 
 
+def test_a_script_that_is_piped_in_gets_all_its_answers() -> None:
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    hello["clientInfo"] = {"name": "pipe", "version": "1"}
+    lines: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": hello},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/list"},
+        {"id": 3, "method": "tools/call", "params": {"name": "get_help", "arguments": {}}},
+        {"id": 4, "method": "tools/call", "params": {"name": "list_deployments"}},
+    ]
+    script = "".join(json.dumps({"jsonrpc": "2.0", **line}) + "\n" for line in lines)
+    done = subprocess.run(
+        SERVER, input=script, capture_output=True, text=True, timeout=30, check=True
+    )
+    answers = {answer["id"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+    assert sorted(answers) == [1, 2, 3, 4]
+    assert all("result" in answer for answer in answers.values())
+
+
 @pytest.mark.parametrize("era", ERAS)
 def test_a_client_that_leaves_an_idle_server_ends_it(era: Era) -> None:
     with Probe(era=era) as probe:

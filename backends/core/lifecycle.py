@@ -17,8 +17,10 @@ from typing import Any, NoReturn
 
 import anyio
 from mcp.server.mcpserver import MCPServer
+from mcp.server.stdio import stdio_server
 
 from backends.clouds.process import end_all
+from backends.core.last_answers import Incoming, Outgoing, Outstanding
 
 _log = logging.getLogger("vllm_devops")
 
@@ -40,7 +42,15 @@ def serve(server: MCPServer[Any]) -> int:
 
 
 async def _session(server: MCPServer[Any]) -> None:
-    await server.run_stdio_async()
+    outstanding = Outstanding()
+    # `run_stdio_async`, with our own streams around its own; the SDK has no public way for that.
+    lowlevel = server._lowlevel_server
+    async with stdio_server() as (incoming, outgoing):
+        await lowlevel.run(
+            Incoming(incoming, outstanding),
+            Outgoing(outgoing, outstanding),
+            lowlevel.create_initialization_options(),
+        )
     _log.info("the client has left")
     # The event loop would wait for every thread of a call, be it a stop with all its patience.
     _exit()

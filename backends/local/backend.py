@@ -85,7 +85,7 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
             )
         settings = self.services.settings
         engine = spec.engine or settings.local_engine.value
-        port = spec.port or free_port({record.port for record in self._records().all()})
+        port = spec.port or free_port(self._records().ports())
         if not port_is_free(port):
             raise ConflictError(
                 f"Port {port} on {HOST} is taken.",

@@ -15,6 +15,7 @@ from typing import ClassVar, TypeVar
 from backends.base import Backend, Services
 from backends.core.answers import Check, Deployment, Phase, Price, State, Status
 from backends.core.errors import (
+    DevopsError,
     EndpointError,
     EndpointNotReadyError,
     EndpointUnreachableError,
@@ -25,6 +26,7 @@ from backends.knowledge.targets import find_profile
 from backends.local.engines import DEFAULT_PROFILE, HOST
 from backends.local.following import LogFollower
 from backends.local.records import Record, Records
+from backends.serving.answers import ServedModel
 from backends.serving.endpoint import Endpoint, EndpointClient
 from backends.serving.startup_log import StartupProgress
 
@@ -46,6 +48,7 @@ class LocalLooking(Backend):
     def __init__(self, services: Services) -> None:
         super().__init__(services)
         self._follower = LogFollower()
+        self._served: dict[tuple[str, int | None, float | None], tuple[list[ServedModel], str]] = {}
         self._attached_simulated: bool | None = None
 
     def _records(self) -> Records:
@@ -53,30 +56,35 @@ class LocalLooking(Backend):
 
     async def deployments(self) -> list[Deployment]:
         """Every deployment recorded here, and the attached endpoint."""
-        names = [record.name for record in self._records().all()]
+        names = self._records().names()
         if self.services.settings.base_url is not None:
             names.append(ATTACHED)
         found = await asyncio.gather(*(self._entry(name) for name in names))
         return [entry for entry in found if entry is not None]
 
     async def _entry(self, name: str) -> Deployment | None:
-        # One that was destroyed between the two looks is not an error of the list.
-        with contextlib.suppress(NotFoundError):
+        try:
             status = await self.status(name)
-            return Deployment(
-                target=self.target,
-                name=name,
-                state=status.state,
-                engine=status.engine,
-                model=status.models[0] if status.models else None,
-                url=status.url,
-                managed=status.managed,
-                simulated=status.simulated,
-                usd_per_hour=status.usd_per_hour,
-                created_at=status.created_at,
-                note=status.error,
-            )
-        return None
+        except NotFoundError:
+            # Destroyed between the two looks.
+            return None
+        except DevopsError as error:
+            # One record that cannot be read hides none of the others.
+            note = f"{error.message} {error.next_action}".strip()
+            return Deployment(target=self.target, name=name, state="unknown", note=note)
+        return Deployment(
+            target=self.target,
+            name=name,
+            state=status.state,
+            engine=status.engine,
+            model=status.models[0] if status.models else None,
+            url=status.url,
+            managed=status.managed,
+            simulated=status.simulated,
+            usd_per_hour=status.usd_per_hour,
+            created_at=status.created_at,
+            note=status.error,
+        )
 
     async def status(self, name: str, *, detail: bool = False) -> Status:
         """How one deployment is, from its process, its log and its health check."""
@@ -86,13 +94,27 @@ class LocalLooking(Backend):
         progress = await asyncio.to_thread(self._follower.progress, self._records().log(name))
         if not record.alive:
             return self._ended(record, progress)
+        if record.stopped_at is not None:
+            return self._status(
+                record,
+                "stopping",
+                f"{self._at(name)} is being stopped; it finishes its requests first.",
+                next_steps=[self._call("get_status", name)],
+            )
+        answer = await self._running(record, progress)
+        if detail:
+            answer.host = await asyncio.to_thread(_host_facts, record)
+        return answer
+
+    async def _running(self, record: Record, progress: StartupProgress) -> Status:
+        """How a deployment is whose process runs: its engine is asked."""
+        name = record.name
         url = f"http://{HOST}:{record.port}"
         client = EndpointClient(await self.endpoint(name), timeout_s=_HEALTH_TIMEOUT_S)
         async with client:
             try:
                 health_ms = await client.health()
-                models = await client.models()
-                version = await client.version()
+                models, version = await self._serves(record, client)
             except EndpointUnreachableError:
                 return self._starting(record, progress)
             except EndpointNotReadyError as error:
@@ -114,7 +136,7 @@ class LocalLooking(Backend):
                     next_steps=[error.next_action] if error.next_action else [],
                 )
         served = models[0] if models else None
-        answer = self._status(
+        return self._status(
             record,
             "ready",
             f"{self._at(name)} is ready at {url} and serves {record.model}.",
@@ -136,9 +158,15 @@ class LocalLooking(Backend):
                 self._call("run_benchmark", name),
             ],
         )
-        if detail:
-            answer.host = await asyncio.to_thread(_host_facts, record)
-        return answer
+
+    async def _serves(
+        self, record: Record, client: EndpointClient
+    ) -> tuple[list[ServedModel], str]:
+        """What a running engine serves; asked once, for it does not change while it runs."""
+        key = (record.name, record.pid, record.pid_created)
+        if key not in self._served:
+            self._served[key] = (await client.models(), await client.version())
+        return self._served[key]
 
     async def endpoint(self, name: str) -> Endpoint:
         """The engine's address on the loopback, with the operator's API key where one is set."""
@@ -188,7 +216,7 @@ class LocalLooking(Backend):
     def _get(self, name: str) -> Record:
         record = self._records().get(name)
         if record is None:
-            names = [found.name for found in self._records().all()]
+            names = self._records().names()
             raise NotFoundError(
                 f"There is no deployment {name[:64]!r} on {self.target}.",
                 cause=f"Here are: {', '.join(names)}." if names else "Nothing is deployed here.",

@@ -14,10 +14,10 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backends.core.detached import created_at, detach, end, is_running
-from backends.core.errors import EngineError
+from backends.core.errors import DevopsError, EngineError
 from backends.core.names import MANAGED_BY_US, NAME_PATTERN
 from backends.core.state import StateDir, read_json, stamp, write_json
 
@@ -97,7 +97,15 @@ class Records:
         raw = read_json(self._path(name))
         if raw is None:
             return None
-        record = Record.model_validate(raw)
+        try:
+            record = Record.model_validate(raw)
+        except ValidationError as error:
+            fields = ", ".join(str(item["loc"][0]) for item in error.errors() if item["loc"])
+            raise DevopsError(
+                f"The record of local/{name} is damaged: {fields or 'no object'}.",
+                next_action=f"Look at {self._path(name)}; end its process by hand if it runs, and "
+                "remove the folder.",
+            ) from error
         ending = read_json(self._exit_path(name)) or {}
         if record.pid is not None and ending.get("pid") == record.pid:
             record.exit_code = ending.get("exit_code")
@@ -108,12 +116,20 @@ class Records:
                 self.put(record)
         return record
 
-    def all(self) -> list[Record]:
-        """Every record, by name."""
+    def names(self) -> list[str]:
+        """The names of all deployments, whether or not their records can be read."""
         if not self._root.is_dir():
             return []
-        records = (self.get(path.name) for path in sorted(self._root.iterdir()))
-        return [record for record in records if record is not None]
+        return sorted(path.parent.name for path in self._root.glob("*/deployment.json"))
+
+    def ports(self) -> set[int]:
+        """The ports of all deployments whose records can be read."""
+        found: set[int] = set()
+        for name in self.names():
+            with contextlib.suppress(DevopsError):
+                record = self.get(name)
+                found |= {record.port} if record is not None else set()
+        return found
 
     def put(self, record: Record) -> None:
         """Write a record down."""

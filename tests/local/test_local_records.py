@@ -80,7 +80,7 @@ def test_a_removed_deployment_does_not_come_back_when_its_process_has_ended(
             if thread.name == f"reap-{record.pid}":
                 thread.join(5)
         assert not records.folder("demo").exists()
-        assert records.all() == []
+        assert records.names() == []
 
 
 def test_an_environment_with_secrets_is_given_to_the_process_and_not_written_down(

@@ -186,6 +186,9 @@ def main() -> int:
     allow_many_connections()
     sock = bind(config)
     Startup(config).run()
+    # Now that nobody else can have the port: connections inherit this, and those that ended do not
+    # keep it from the next start, as with vLLM.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     host, port = sock.getsockname()[:2]
     log("APIServer", "entry.py:140", f"Starting vLLM server on http://{host}:{port}")
     log("APIServer", "launcher.py:186", "Available routes are:")
