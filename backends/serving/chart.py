@@ -10,7 +10,7 @@ import io
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from backends.serving.report import run_names
+from backends.serving.comparison import run_names
 from backends.serving.runs import BenchmarkRun, LevelResult
 
 if TYPE_CHECKING:

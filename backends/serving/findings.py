@@ -20,6 +20,7 @@ QUEUED_SHARE = 0.10
 OUTSIDE_SHARE = 0.20
 OUTSIDE_MS = 10.0
 SPREAD_WORTH_SAYING = 0.05
+IMPOSSIBLE_SHARE = 1.05
 
 
 def findings(run: BenchmarkRun) -> list[str]:
@@ -222,6 +223,12 @@ def _efficiency(levels: Sequence[LevelResult]) -> list[str]:
     if found is None:
         return []
     chips = f"{found.chips} x " if found.chips > 1 else ""
+    if found.share_of_bound > IMPOSSIBLE_SHARE:
+        return [
+            f"{capital(best.load_words)} gave {found.share_of_bound:.1f} times what the memory "
+            f"bandwidth of {chips}{found.accelerator} allows {found.checkpoint}: accelerator, "
+            "chips or checkpoint is not what was named, or several tokens are made a step."
+        ]
     return [
         f"{capital(best.load_words)} reached {found.share_of_bound:.0%} of what the memory "
         f"bandwidth of {chips}{found.accelerator} allows {found.checkpoint} "

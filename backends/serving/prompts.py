@@ -106,8 +106,9 @@ class PromptMaker:
         else:
             every = "" if exact else " in the one counted, about as many in the others"
             how = f"by the server's tokenizer{every}"
+            common = spec.prefix_tokens if spec.source == "shared_prefix" else 0
             lengths = ", ".join(
-                str(found) if found == tokens else f"{found} (wanted {tokens})"
+                str(found) if found == tokens + common else f"{found} (wanted {tokens + common})"
                 for found, tokens in zip(counted, wanted, strict=True)
             )
         self.description = f"random words, {lengths} tokens {how}, {self._about_sharing()}"

@@ -294,7 +294,7 @@ def _one(store: BenchmarkStore, run: BenchmarkRun) -> BenchmarkAnswer:
 
 def _several(store: BenchmarkStore, runs: list[BenchmarkRun]) -> BenchmarkAnswer:
     from backends.serving.chart import comparison_chart
-    from backends.serving.report import compare
+    from backends.serving.comparison import compare
 
     compared = compare(runs)
     files = {run.id: str(store.folder(run.id) / "run.json") for run in runs}

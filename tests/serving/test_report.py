@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from backends.serving.chart import comparison_chart, run_chart
+from backends.serving.comparison import compare, comparison_markdown
 from backends.serving.findings import best_level, findings, plateau
-from backends.serving.report import compare, comparison_markdown, run_markdown
+from backends.serving.report import run_markdown
 from backends.serving.runs import BenchmarkRun, BenchmarkSpec, LevelResult, RunError
 from tests.serving.made_runs import failed, level, rated, request, run_of, server_figures
 
@@ -105,7 +106,7 @@ def test_a_report_says_what_was_measured_and_what_to_mind() -> None:
     )
     text = run_markdown(run)
     assert text.startswith("## Benchmark L4 in us-central1 (simulated)")
-    assert "| 1 | 20 | 0 | 0.50 | 50.0 | 100.0 / 100.0 |" in text
+    assert "| 1 | 20 | 0 | 0.50 | 50.0 |" in text
     assert "| 5.56 | yes |" in text
     assert "Every figure is simulated" in text
     assert "rest on few requests" not in text
