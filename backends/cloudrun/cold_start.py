@@ -73,9 +73,7 @@ async def _timed(
             while not asking.done():
                 if job.should_stop():
                     return {"stopped_after_s": round(time.time() - began, 3)}
-                sight = await target.log_reader.sight(
-                    service.region, service.name, service.ready_revision
-                )
+                sight = await target.sight(service)
                 phase = sight.progress.phase.value if sight.began_at >= began - 1 else "waiting"
                 elapsed = time.time() - began
                 job.progress(elapsed, usual, f"{phase}, {elapsed:.0f} s of about {usual:.0f} s")
@@ -88,7 +86,7 @@ async def _timed(
                     await asking
     # The last lines may come in after the answer.
     await asyncio.sleep(_LOOK_EVERY_S)
-    sight = await target.log_reader.sight(service.region, service.name, service.ready_revision)
+    sight = await target.sight(service)
     result: dict[str, Any] = {
         "first_token_s": round(first_token_s, 3),
         "expected_s": usual,
@@ -142,7 +140,7 @@ async def _gone(target: CloudRunLooking, service: RunService, job: WorkerJob) ->
     until = time.monotonic() + _DOWN_TIMEOUT_S
     while time.monotonic() < until and not job.should_stop():
         now = await target.api.service(service.region, service.name)
-        sight = await target.log_reader.sight(service.region, service.name, service.ready_revision)
+        sight = await target.sight(service)
         quiet = sight.gone or not sight.last_at or time.time() - sight.last_at > 60
         if now.manual == 0 and not now.reconciling and quiet:
             return

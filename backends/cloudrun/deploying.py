@@ -62,7 +62,7 @@ async def plan_deployment(target: CloudRunLooking, spec: CloudRunSpec) -> Plan:
         live=live_of(full, world),
         price=price,
         settings=describe(
-            full.model_dump(exclude_none=True, exclude={"name", "env"}) | fit.figures,
+            _said(full) | fit.figures,
             {key: info.description or "" for key, info in CloudRunSpec.model_fields.items()},
         ),
         keeps_billing=[
@@ -74,3 +74,13 @@ async def plan_deployment(target: CloudRunLooking, spec: CloudRunSpec) -> Plan:
         warnings=warnings,
         notes=notes,
     )
+
+
+def _said(spec: CloudRunSpec) -> dict[str, object]:
+    """The settings that say something: not those that are off or empty."""
+    values = spec.model_dump(exclude_none=True, exclude={"name"})
+    return {
+        key: ", ".join(value) if isinstance(value, list) else value
+        for key, value in values.items()
+        if value is not False and value != []
+    }

@@ -123,6 +123,23 @@ async def secret_exists(cloud: GoogleCloud, secret: str) -> bool:
     )
 
 
+async def has_role(cloud: GoogleCloud, policy_url: str, what: str, member: str, role: str) -> bool:
+    """Whether a policy gives a member a role.
+
+    Args:
+        cloud: The project.
+        policy_url: Where the policy is read.
+        what: What it is the policy of, for error messages.
+        member: `serviceAccount:...`.
+        role: `roles/...`.
+    """
+    policy = await cloud.rest.get(policy_url, f"The policy of {what}")
+    return any(
+        binding.get("role") == role and member in binding.get("members", [])
+        for binding in policy.get("bindings", [])
+    )
+
+
 async def private_access(cloud: GoogleCloud, region: str, subnet: str) -> bool | None:
     """Whether a subnet has Private Google Access; None where there is no such subnet."""
     project = await cloud.project()

@@ -5,6 +5,7 @@ Reads are few: a project may read 60 times a minute, and status is asked often.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ _STARTUP = (*SOURCES["container"], *SOURCES["system"])
 _STARTUP_ENTRIES = 400
 _LOOK_EVERY_S = 2.0
 _BACK_OFF_S = 20.0
-_PAGE = 200
+_PAGE = 1000
 _MAX_LINES = 2000
 # Wider and wider, so that a busy service's logs are not read whole.
 _SINCE = (timedelta(hours=1), timedelta(days=1), timedelta(days=30))
@@ -89,6 +90,12 @@ class Sight:
     began_at: float = 0.0
     problem: str = ""
     trouble: str = ""
+
+    @property
+    def ready_at(self) -> float:
+        """When its start was over, Unix seconds; 0 where it is not, or not known."""
+        after = self.progress.ready_after_s
+        return self.began_at + after if after is not None and self.began_at else 0.0
 
     @property
     def gone(self) -> bool:
@@ -153,9 +160,9 @@ class LogReader:
                 filter_=text,
                 order_by="timestamp desc",
                 page_size=min(limit, _PAGE),
-                max_results=limit,
             )
-            return [_entry(item) for item in found]
+            # Cut here: with max_results the library asks for one page more than it needs.
+            return [_entry(item) for item in itertools.islice(found, limit)]
 
         newest = await self._cloud.clients.logging(project, read, f"The logs of {name}")
         return newest[::-1]

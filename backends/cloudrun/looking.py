@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import time
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ from backends.core.state import stamp
 from backends.knowledge.cloudrun import CloudRunProfile, usd_per_instance_hour
 
 if TYPE_CHECKING:
-    from backends.cloudrun.logs import LogReader
+    from backends.cloudrun.logs import LogReader, Sight
     from backends.cloudrun.services import RunService
     from backends.cloudrun.state import Judgement
     from backends.serving.endpoint import Endpoint
@@ -35,6 +36,9 @@ APIS = ("run", "logging", "storage", "iam")
 # An image that reports phases answers /health with 200 from its first second on: for so long after
 # a revision was made it is asked, for an instance is up then anyway.
 _FRESH_S = 1800.0
+# Just after a start the engine is asked what it serves. Not later: asking again and again would
+# keep an instance up that would otherwise go to sleep.
+_JUST_STARTED_S = 60.0
 
 
 class CloudRunLooking(Backend):
@@ -188,7 +192,11 @@ class CloudRunLooking(Backend):
         service = await self.find(name)
         judged = await self._judge(service)
         answer = self._status(service, judged)
-        fresh = time.time() - service.created_at < _FRESH_S and not service.args
+        sight = await self.sight(service)
+        now = time.time()
+        fresh = (now - service.created_at < _FRESH_S and not service.args) or (
+            now - sight.ready_at < _JUST_STARTED_S
+        )
         if judged.state == "ready" and (service.warm_instances > 0 or detail or fresh):
             await self._ask_engine(service, answer)
         if detail:
@@ -207,6 +215,12 @@ class CloudRunLooking(Backend):
                 f"{self.at(name)} has no URL yet.",
                 next_action=self.call("wait_until_ready", name),
             )
+        if service.manual == 0:
+            raise ConflictError(
+                f"{self.at(name)} is stopped: manual scaling at 0 instances.",
+                cause="Cloud Run answers every request with 503 'Service is disabled'.",
+                next_action=self.call("start_serving", name),
+            )
         return await self.endpoint_at(service, service.url)
 
     async def endpoint_at(self, service: RunService, url: str) -> Endpoint:
@@ -216,7 +230,8 @@ class CloudRunLooking(Backend):
             service: The service.
             url: The URL; the token's audience is the service's own in any case.
         """
-        from backends.clouds.google_rest import ca_file_of
+        from backends.cloudrun.refusals import explain_refusal
+        from backends.clouds.google_route import ca_file_of
         from backends.serving.endpoint import Endpoint
 
         env = await self.cloud.env()
@@ -232,6 +247,7 @@ class CloudRunLooking(Backend):
             ca_file=Path(ca_file) if ca_file else None,
             simulated=self.cloud.rehearsal,
             source=f"Cloud Run service {service.name} in {service.region}",
+            explain=functools.partial(explain_refusal, self, service),
         )
 
     async def price(self, name: str) -> Price | None:
@@ -302,11 +318,14 @@ class CloudRunLooking(Backend):
 
     # --------------------------------------------------------------------------------- helpers
 
+    async def sight(self, service: RunService) -> Sight:
+        """What the logs tell of the newest instance of the revision that counts."""
+        return await self.log_reader.sight(service.region, service.name, service.watched_revision)
+
     async def _judge(self, service: RunService) -> Judgement:
-        sight = await self.log_reader.sight(service.region, service.name, service.created_revision)
         from backends.cloudrun.state import judge
 
-        return judge(self.profile, service, sight, time.time())
+        return judge(self.profile, service, await self.sight(service), time.time())
 
     def _status(self, service: RunService, judged: Judgement) -> Status:
         serving = service.serving

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _NEW_ACCOUNT_S = 20.0
 _NEW_ACCOUNT_EVERY_S = 2.0
 _NOT_YET = re.compile(r"does not exist|not found|Unknown service account", re.IGNORECASE)
+# Two who change a policy at once: Google asks the later one to read it again.
+_CONCURRENT = re.compile(r"concurrent policy changes|etag", re.IGNORECASE)
 _DEPLOY_TIMEOUT_S = 25.0
 _STEP_TIMEOUT_S = 20.0
 # After gcloud was cut off, the service may still be on its way into the API.
@@ -99,10 +101,12 @@ async def _gcloud(target: CloudRunLooking, step: Step) -> str:
     while True:
         try:
             await target.cloud.gcloud.run(step.argv, timeout_s=_STEP_TIMEOUT_S)
-        except ConflictError:
+        except ConflictError as error:
             if step.data.get("exists_ok"):
                 return f"{step.title}: it was there already"
-            raise
+            if not _CONCURRENT.search(error.words) or time.monotonic() > until:
+                raise
+            await asyncio.sleep(_NEW_ACCOUNT_EVERY_S)
         except NotFoundError as error:
             if step.data.get("missing_ok"):
                 return f"{step.title}: it was gone already"

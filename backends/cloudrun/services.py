@@ -115,6 +115,18 @@ class RunService:
         return max(shares, key=lambda share: share.percent, default=None)
 
     @property
+    def watched_revision(self) -> str:
+        """The revision whose instances say how the service is.
+
+        The new one until it is settled, then the one that gets the traffic.
+        """
+        settled = self.ready is True and not self.reconciling
+        serving = self.serving
+        if settled and self.created_revision == self.ready_revision and serving is not None:
+            return serving.revision
+        return self.created_revision
+
+    @property
     def tagged(self) -> dict[str, Share]:
         """Revisions that have a URL of their own, by tag."""
         return {share.tag: share for share in self.traffic if share.tag}

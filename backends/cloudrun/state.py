@@ -162,7 +162,7 @@ def _starting(
         phase = "ready"
     detail = f", {progress.detail}" if progress.detail else ""
     seconds = f", {elapsed:.0f} s of about {usual:.0f} s" if elapsed is not None else ""
-    who = "was woken and is starting" if woken else "is starting"
+    who = "has an instance starting" if woken else "is starting"
     warnings = tuple(filter(None, (sight.problem, progress.notice)))
     found = signature_of(progress.notice) if progress.notice else None
     return Judgement(

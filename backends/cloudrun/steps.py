@@ -62,7 +62,7 @@ def steps_of(target: CloudRunLooking, spec: CloudRunSpec, world: World) -> list[
                 undo=f"gcloud iam service-accounts delete {email} --project={project} --quiet",
             )
         )
-    if spec.service_account is None:
+    if spec.service_account is None and not (world.account_there and world.may_read):
         steps.append(_reader(spec, email, project))
     steps.append(
         Step(
@@ -133,6 +133,7 @@ def live_of(spec: CloudRunSpec, world: World) -> dict[str, str]:
     }
     if spec.service_account is None:
         live["service account"] = "exists" if world.account_there else "absent"
+        live["its right to read"] = "given" if world.may_read else "missing"
     if world.folder is not None:
         live[world.folder.uri] = (
             f"{len(world.folder.sizes)} files, {world.folder.total_gib:.2f} GiB"

@@ -6,12 +6,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backends.cloudrun.commands import account_email
+from backends.cloudrun.commands import READER, SECRET_READER, account_email
 from backends.cloudrun.facts import (
     BucketFolder,
     account_exists,
     bucket_folder,
     disabled_apis,
+    has_role,
     private_access,
     refuse_disabled,
     secret_exists,
@@ -24,6 +25,7 @@ from backends.core.errors import DevopsError
 
 if TYPE_CHECKING:
     from backends.cloudrun.looking import CloudRunLooking
+    from backends.clouds.google import GoogleCloud
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class World:
         found: The service of that name in that region, if there is one.
         account_there: Whether the deployment's own account exists.
         folder: The bucket folder, for source=bucket.
+        may_read: Whether that account may read the bucket or secret already.
         secret_there: Whether the secret exists, for source=huggingface.
         limits: Quota limits of the region, or why they are not known.
         private: Whether the subnet has Private Google Access; None: no such subnet or not asked.
@@ -46,6 +49,7 @@ class World:
     services: list[RunService]
     found: RunService | None
     account_there: bool
+    may_read: bool
     folder: BucketFolder | None
     secret_there: bool
     limits: Limits | None
@@ -77,9 +81,10 @@ async def look(target: CloudRunLooking, spec: CloudRunSpec, project: str) -> Wor
 
     account = spec.service_account or account_email(spec.name, project)
     from_bucket = spec.source == "bucket"
-    services, there, folder, secret, limits, private = await asyncio.gather(
+    services, there, may_read, folder, secret, limits, private = await asyncio.gather(
         target.api.services(target.regions()),
         nothing() if spec.service_account else account_exists(cloud, account),
+        or_problem(_may_read(cloud, spec, account, project)),
         bucket_folder(cloud, str(spec.bucket), folder_of(str(spec.model)))
         if from_bucket
         else nothing(),
@@ -102,9 +107,23 @@ async def look(target: CloudRunLooking, spec: CloudRunSpec, project: str) -> Wor
             (item for item in services if (item.name, item.region) == (spec.name, region)), None
         ),
         account_there=bool(there) or spec.service_account is not None,
+        may_read=may_read is True,
         folder=folder,
         secret_there=secret is True,
         limits=None if isinstance(limits, DevopsError) else limits[region],
         private=None if isinstance(private, DevopsError) else private,
         problems=tuple(problems),
     )
+
+
+async def _may_read(cloud: GoogleCloud, spec: CloudRunSpec, account: str, project: str) -> bool:
+    """Whether the account has its one right already; a redeploy then leaves policies alone."""
+    member = f"serviceAccount:{account}"
+    if spec.source == "bucket":
+        url = f"https://storage.googleapis.com/storage/v1/b/{spec.bucket}/iam"
+        return await has_role(cloud, url, f"gs://{spec.bucket}", member, READER)
+    url = (
+        f"https://secretmanager.googleapis.com/v1/projects/{project}/secrets/{spec.secret}"
+        ":getIamPolicy"
+    )
+    return await has_role(cloud, url, f"the secret {spec.secret}", member, SECRET_READER)

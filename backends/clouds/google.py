@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from backends.clouds.gcloud import READ_TIMEOUT_S, Gcloud
 from backends.clouds.google_auth import GoogleLogin
 from backends.clouds.google_clients import GoogleClients
-from backends.clouds.google_rest import GoogleRest, proxy_of
+from backends.clouds.google_rest import GoogleRest
+from backends.clouds.google_route import proxy_of
 from backends.core.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from backends.clouds.gcloud import Gcloud
 from backends.clouds.google_errors import LOGIN
+from backends.clouds.google_route import routed
 from backends.core.errors import CloudError, DevopsError, UnauthenticatedError
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class GoogleLogin:
         if path is None or time.monotonic() < self._adc_dead_until:
             return None
         try:
-            token = await asyncio.to_thread(_refreshed, path)
+            token = await asyncio.to_thread(_refreshed, path, env)
         except DevopsError:
             self._adc_dead_until = time.monotonic() + _ADC_DEAD_S
             return None
@@ -160,7 +161,7 @@ def adc_file(env: Mapping[str, str]) -> Path | None:
     return path if path.is_file() else None
 
 
-def _refreshed(path: Path) -> _Token:
+def _refreshed(path: Path, env: Mapping[str, str]) -> _Token:
     """A new token of the credentials in a file. Blocks.
 
     Raises:
@@ -168,6 +169,7 @@ def _refreshed(path: Path) -> _Token:
         CloudError: The file cannot be used.
     """
     import google.auth
+    import requests
     from google.auth import exceptions
     from google.auth.transport.requests import Request
 
@@ -175,7 +177,8 @@ def _refreshed(path: Path) -> _Token:
         credentials, _ = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call]
             str(path), scopes=[SCOPE]
         )
-        credentials.refresh(Request())
+        with requests.Session() as session:
+            credentials.refresh(Request(routed(session, env)))
     except exceptions.RefreshError as error:
         raise UnauthenticatedError(f"{path} is no longer valid.", words=str(error)) from error
     except (exceptions.GoogleAuthError, OSError, ValueError) as error:

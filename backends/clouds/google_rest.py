@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from backends.clouds.google_auth import GoogleLogin
 from backends.clouds.google_errors import http_error
+from backends.clouds.google_route import ca_file_of, proxy_of
 from backends.core.errors import CloudError, UnavailableError
 
 if TYPE_CHECKING:
@@ -18,19 +19,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 15.0
 _MAX_PAGES = 50
-
-
-def proxy_of(env: Mapping[str, str]) -> str | None:
-    """The proxy that the cloud's variables name for https, if any."""
-    return env.get("HTTPS_PROXY") or env.get("https_proxy") or None
-
-
-def ca_file_of(env: Mapping[str, str]) -> str | None:
-    """The file of certificate authorities that the cloud's variables name, if any."""
-    for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE"):
-        if env.get(name):
-            return env[name]
-    return None
 
 
 class GoogleRest:

@@ -53,6 +53,8 @@ class Endpoint:
         ca_file: A file of additional certificate authorities to trust, in PEM.
         simulated: Whether what answers is a simulator; every figure taken from it says so.
         source: Where this endpoint comes from, in words: "Cloud Run service gemma in us-central1".
+        explain: Told each refusal before it is raised; puts in what only the platform in front of
+            vLLM knows (its own error pages, who may call).
 
     Raises:
         InvalidInputError: `base_url` is not an http or https URL, or carries credentials.
@@ -65,6 +67,7 @@ class Endpoint:
     ca_file: Path | None = None
     simulated: bool = False
     source: str = ""
+    explain: Callable[[EndpointError], None] | None = None
 
     def __post_init__(self) -> None:
         url = self.base_url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
@@ -373,6 +376,14 @@ class EndpointClient:
         )
 
     async def _refused(
+        self, status: int, body: bytes, headers: Mapping[str, str], what: str
+    ) -> EndpointError:
+        error = await self._refusal(status, body, headers, what)
+        if self.endpoint.explain is not None:
+            self.endpoint.explain(error)
+        return error
+
+    async def _refusal(
         self, status: int, body: bytes, headers: Mapping[str, str], what: str
     ) -> EndpointError:
         served: list[str] = []

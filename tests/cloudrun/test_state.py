@@ -32,7 +32,7 @@ def test_a_woken_instance_that_still_loads_is_starting() -> None:
     judged = judge(L4, service(), sight(STARTING, last_at=NOW - 1), NOW)
     assert judged.state == "starting"
     assert judged.phase == "loading_weights"
-    assert "was woken" in judged.words
+    assert "has an instance starting" in judged.words
 
 
 def test_logs_that_cannot_be_read_never_become_scaled_to_zero() -> None:
