@@ -58,6 +58,19 @@ _CACHE_CONFIG = "vllm:cache_config_info"
 _STARTED = "process_start_time_seconds"
 _NOT_SERIES_LABELS = ("le",)
 
+# What is read of a body; the rest (the HTTP layer's own, the process's) is three fifths of it.
+_READ = (
+    *(name for names in (*_GAUGES.values(), *_COUNTERS.values()) for name in names),
+    *(name for names in _HISTOGRAMS.values() for name in names),
+    _WAITING_BY_REASON,
+    _CACHE_CONFIG,
+    _STARTED,
+)
+# A counter's family is named without the suffix of its sample.
+_READ_LINES = tuple(
+    prefix + name.removesuffix("_total") for name in _READ for prefix in ("", "# TYPE ")
+)
+
 
 @dataclass
 class _Histogram:
@@ -177,6 +190,10 @@ def parse_metrics(text: str) -> MetricsSnapshot:
     """
     from prometheus_client.parser import text_string_to_metric_families
 
+    # The parser is pure Python, 20 ms for a whole body: it is given only what is read of it. A
+    # body with nothing of that goes in whole, so that what is no metrics text is still refused.
+    wanted = [line for line in text.splitlines() if line.startswith(_READ_LINES)]
+    text = "\n".join(wanted) + "\n" if wanted else text
     values: dict[str, dict[_Labels, float]] = {}
     histograms: dict[str, dict[_Labels, _Histogram]] = {}
     try:

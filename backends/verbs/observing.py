@@ -211,13 +211,13 @@ async def get_metrics(
     async with reach(backend, name) as client:
         first = await client.metrics_text()
         began = loop.time()
-        before = parse_metrics(first)
+        before = await asyncio.to_thread(parse_metrics, first)
         after, text, seconds = before, first, 0.0
         if interval_s > 0:
             await asyncio.sleep(interval_s)
             text = await client.metrics_text()
             seconds = loop.time() - began
-            after = parse_metrics(text)
+            after = await asyncio.to_thread(parse_metrics, text)
         simulated = client.endpoint.simulated
     state = serving_metrics(after)
     delta = metrics_delta(before, after, seconds) if seconds > 0 else None
