@@ -4,7 +4,7 @@
 It also shows how to talk to the server from anything that can start a process and write lines:
 
 - one JSON object a line, on the server's stdin and stdout, UTF-8; stderr is for people;
-- keep stdin open until the last answer is in: its end tells the server to leave;
+- keep stdin open for as long as the server is wanted: its end tells the server to leave;
 - since 2026-07-28 there is no handshake: every request carries `_meta` with the protocol version
   and what the client can do, and `server/discover` asks who the server is;
 - before that, `initialize` and `notifications/initialized` come first, once.
