@@ -84,6 +84,8 @@ class Terminal:
             fraction: How far it is, 0 to 1; None where nobody knows.
             text: What it does now.
         """
+        if not text:
+            return
         if self._live:
             bar = "" if fraction is None else f"{_bar(fraction)} "
             line = self._paint(_cut(f"  {bar}{text}", self._width - 1), _DIM)
