@@ -16,6 +16,7 @@ from backends.serving.endpoint import Endpoint, EndpointClient
 if TYPE_CHECKING:
     from backends.cloudrun.looking import CloudRunLooking
 
+PREVIOUS_TAG = "previous"
 # Both sides are asked these, greedily; what counts is that the contract holds, not the wording.
 _PROMPTS = ("Answer with one word: the capital of France.", "Count from 1 to 5.")
 _MAX_TOKENS = 48
@@ -59,11 +60,14 @@ async def shift_traffic(
                 next_action="Mend the candidate and deploy it again; check=false shifts all the "
                 "same.",
             )
-    flag = await _flag(service, chosen, to, percent)
+    flags = [_flag(service, chosen, to, percent)]
+    if serving is not None and percent > 0 and serving.revision != chosen.name:
+        # The way back is kept where every server finds it: in the service itself.
+        flags.append(f"--update-tags={PREVIOUS_TAG}={serving.revision}")
     argv = [
         *("gcloud", "run", "services", "update-traffic", name),
         *at(await target.cloud.project(), service.region),
-        *(flag, "--quiet", "--async", "--format=json"),
+        *(*flags, "--quiet", "--async", "--format=json"),
     ]
     try:
         await target.cloud.gcloud.run(argv)
@@ -128,8 +132,12 @@ def _chosen(
 def _previous(
     target: CloudRunLooking, service: RunService, revisions: list[RunRevision]
 ) -> RunRevision:
-    """The newest revision older than the one that serves, that could serve."""
+    """The revision that served before, by its tag; else the newest one older than what serves."""
     serving = service.serving
+    tagged = service.tagged.get(PREVIOUS_TAG)
+    for revision in revisions:
+        if tagged is not None and revision.name == tagged.revision:
+            return revision
     names = [revision.name for revision in revisions]
     if serving is not None and serving.revision in names:
         older = revisions[names.index(serving.revision) + 1 :]
@@ -142,7 +150,7 @@ def _previous(
     )
 
 
-async def _flag(service: RunService, chosen: RunRevision, to: str, percent: int) -> str:
+def _flag(service: RunService, chosen: RunRevision, to: str, percent: int) -> str:
     """The flag that makes the split; gcloud gives the rest to whom it went, in proportion."""
     serving = service.serving
     if to == "candidate":
