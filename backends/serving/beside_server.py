@@ -41,13 +41,30 @@ def beside(level: LevelResult, network_ms: float = 0.0) -> list[BesideServer]:
     return [row for row in rows if row is not None]
 
 
+def engine_mean(level: LevelResult, name: str) -> float | None:
+    """Return the engine's mean number of requests running or waiting, over the level's time.
+
+    The two readings of /metrics lie a little before and after the level; what happened between them
+    happened in the level.
+
+    Args:
+        level: The level.
+        name: `mean_running` or `mean_waiting`.
+    """
+    server = level.server
+    value = getattr(server, name, None)
+    if server is None or value is None or level.duration_s <= 0:
+        return None
+    return float(value) * server.seconds / level.duration_s
+
+
 def not_in_engine(level: LevelResult) -> float | None:
     """Return how many requests in flight the engine did not see on average; None where unknown."""
-    server = level.server
-    if server is None or server.mean_running is None or server.mean_waiting is None:
-        return None
+    running, waiting = engine_mean(level, "mean_running"), engine_mean(level, "mean_waiting")
     in_flight = in_flight_mean(level)
-    return None if in_flight is None else in_flight - server.mean_running - server.mean_waiting
+    if running is None or waiting is None or in_flight is None:
+        return None
+    return in_flight - running - waiting
 
 
 def in_flight_mean(level: LevelResult) -> float | None:
@@ -171,12 +188,10 @@ def _itl(level: LevelResult) -> BesideServer | None:
 
 
 def _tokens(level: LevelResult) -> BesideServer | None:
-    server = level.server
-    row = _row(
-        "output tokens/s",
-        level.output_tokens_per_s,
-        server.generation_tokens_per_s if server else None,
-    )
+    made = level.server.generation_tokens if level.server else None
+    if made is None or level.duration_s <= 0:
+        return None
+    row = _row("output tokens/s", level.output_tokens_per_s, made / level.duration_s)
     if row is None:
         return None
     row.agrees = abs(row.difference) <= 0.05 * max(row.client, row.server)

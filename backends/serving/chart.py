@@ -7,6 +7,7 @@ its title and across the picture. Pictures are PNG, or SVG for reports.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,6 +28,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SLO_COLOUR = "#B00020"
 MOST_TICKS = 12
+LABEL_WIDTH = 0.12
+"""Of the axis, that a written value takes."""
 
 
 def run_chart(run: BenchmarkRun, form: Format = "png") -> bytes:
@@ -40,8 +43,7 @@ def run_chart(run: BenchmarkRun, form: Format = "png") -> bytes:
         return _picture(_grid_figure(run), form)
     figure, axes = _canvas(
         _short(run.label, 70),
-        f"{run.endpoint.model}, {run.spec.max_tokens} output tokens a request, "
-        f"{run.created_at[:16].replace('T', ' ')} UTC",
+        _subtitle(run),
         simulated=run.simulated,
         load=_load_words([run]),
     )
@@ -95,6 +97,15 @@ def comparison_chart(runs: Sequence[BenchmarkRun], form: Format = "png") -> byte
     return _picture(figure, form)
 
 
+def _subtitle(run: BenchmarkRun) -> str:
+    said = (
+        f"{run.endpoint.model}, {run.spec.max_tokens} output tokens a request, "
+        f"{run.created_at[:16].replace('T', ' ')} UTC"
+    )
+    bounds = " and ".join(map(str, run.spec.bounds))
+    return _short(f"{said}, SLO {bounds}" if bounds else said, 150)
+
+
 def _load_words(runs: Sequence[BenchmarkRun]) -> str:
     rates = {level.request_rate is not None for run in runs for level in run.levels}
     if rates == {True}:
@@ -139,7 +150,7 @@ def _canvas(title: str, subtitle: str, *, simulated: bool, load: str) -> tuple[F
     return figure, axes
 
 
-def _watermark(ax: Axes) -> None:
+def _watermark(ax: Axes, *, above: bool = False) -> None:
     ax.text(
         0.5,
         0.5,
@@ -151,7 +162,7 @@ def _watermark(ax: Axes) -> None:
         color="grey",
         alpha=0.15,
         rotation=25,
-        zorder=0,
+        zorder=5 if above else 0,
     )
 
 
@@ -208,12 +219,16 @@ def _draw_spread(ax: Axes, levels: Sequence[LevelResult], figure: _Figure, colou
 
 
 def _annotate(ax: Axes, points: Sequence[tuple[float, float]]) -> None:
-    """Write the values; where points stand close, every other one, the highest always."""
-    crowded = len(points) > MOST_TICKS
-    top = max((y for _, y in points), default=0.0)
-    for index, (x, y) in enumerate(points):
-        if crowded and index % 2 and y != top:
+    """Write the values, the highest first, leaving out those that would touch one written."""
+    if not points:
+        return
+    span = math.log2(max(2.0, points[-1][0] / points[0][0]))
+    written: list[float] = []
+    for x, y in sorted(points, key=lambda point: -point[1]):
+        place = math.log2(x / points[0][0]) / span
+        if any(abs(place - other) < LABEL_WIDTH for other in written):
             continue
+        written.append(place)
         ax.annotate(
             f"{y:,.0f}" if y >= 100 else f"{y:.1f}",
             (x, y),
@@ -298,8 +313,7 @@ def _grid_figure(run: BenchmarkRun) -> Figure:
     _title(
         figure,
         _short(run.label, 70),
-        f"{run.endpoint.model}, {run.spec.max_tokens} output tokens a request, "
-        f"{run.created_at[:16].replace('T', ' ')} UTC",
+        _subtitle(run),
         simulated=run.simulated,
     )
     left, right = figure.subplots(1, 2)
@@ -318,7 +332,7 @@ def _grid_figure(run: BenchmarkRun) -> Figure:
     for ax in (left, right):
         ax.set_xlabel("load (requests/s sent)" if rates else "concurrency (requests in flight)")
         if run.simulated:
-            _watermark(ax)
+            _watermark(ax, above=True)
     left.set_ylabel("prompt tokens")
     return figure
 

@@ -151,7 +151,7 @@ def comparison_markdown(runs: Sequence[BenchmarkRun]) -> str:
             number(row.itl_p50_ms, 1),
             number(row.usd_per_million_output_tokens, 2),
             number(row.plateau_concurrency, 0),
-            "-" if row.knee is None else f"{row.knee:.3g} ({row.knee_slo})",
+            "-" if row.knee is None else f"{row.knee:.3g}",
         ]
         for row, run in zip(compared.runs, runs, strict=True)
     ]
@@ -169,6 +169,9 @@ def comparison_markdown(runs: Sequence[BenchmarkRun]) -> str:
         ]
         lines += ["", "Output tokens/s at the same load:", ""]
         lines += [table(["concurrency" if plain else "load", *names], by_level)]
+    lines += [
+        f"\nKnee of {row.label}: within {row.knee_slo}." for row in compared.runs if row.knee_slo
+    ]
     if compared.verdicts:
         lines += ["", *(f"- {verdict}" for verdict in compared.verdicts)]
     if compared.cautions:
@@ -224,7 +227,8 @@ def _compared(run: BenchmarkRun, name: str) -> ComparedRun:
 def _best(
     run: BenchmarkRun, figure: Callable[[LevelResult], float | None], *, highest: bool
 ) -> float | None:
-    figures = [value for level in run.levels if level.valid and (value := figure(level))]
+    valid = representatives(level for level in run.levels if level.valid)
+    figures = [value for level in valid if (value := figure(level))]
     if not figures:
         return None
     return max(figures) if highest else min(figures)
@@ -290,7 +294,7 @@ def _cautions(runs: Sequence[BenchmarkRun], common: Sequence[Key]) -> list[str]:
     if len(objectives) > 1:
         out.append(f"knees are of different objectives: {'; '.join(sorted(objectives))}")
     for run in runs:
-        bad = [load_cell(level) for level in run.levels if not level.valid]
+        bad = [load_cell(level) for level in representatives(run.levels) if not level.valid]
         if bad:
             out.append(
                 f"{names[run.id]}: concurrency {', '.join(bad)} is not valid and is left out"

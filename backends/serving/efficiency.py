@@ -12,6 +12,7 @@ from backends.core.errors import InvalidInputError, NotFoundError
 from backends.knowledge.accelerators import find_accelerator
 from backends.knowledge.checkpoints import find_checkpoint
 from backends.knowledge.roofline import StepLoad, StepModel
+from backends.serving.beside_server import engine_mean, in_flight_mean
 from backends.serving.runs import BenchmarkSpec, Efficiency, LevelResult
 
 
@@ -44,10 +45,8 @@ def level_efficiency(level: LevelResult, model: StepModel | None) -> Efficiency 
     rate = level.best_output_tokens_per_s
     if model is None or not rate or level.partial:
         return None
-    running = level.server.mean_running if level.server else None
-    in_flight = level.load
-    if level.request_rate is not None:  # Little's law
-        in_flight = (level.requests_per_s or 0.0) * (level.e2e_ms.mean or 0.0) / 1e3
+    running = engine_mean(level, "mean_running")
+    in_flight = level.load if level.request_rate is None else in_flight_mean(level) or 0.0
     batch = running if running else in_flight
     if batch <= 0:
         return None

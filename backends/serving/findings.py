@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backends.serving.beside_server import beside, in_flight_mean
+from backends.serving.beside_server import beside, engine_mean, in_flight_mean
 from backends.serving.repeats import representatives
 from backends.serving.runs import BenchmarkRun, BesideServer, LevelResult
 
@@ -21,6 +21,7 @@ OUTSIDE_SHARE = 0.20
 OUTSIDE_MS = 10.0
 SPREAD_WORTH_SAYING = 0.05
 IMPOSSIBLE_SHARE = 1.05
+MOST_INVALID = 6
 
 
 def findings(run: BenchmarkRun) -> list[str]:
@@ -41,15 +42,24 @@ def findings(run: BenchmarkRun) -> list[str]:
         out += _growth(usable)
         out += _outside_the_engine(usable)
         out += _spread(run)
-    for level in run.levels:
-        if not level.valid:
-            out.append(
-                f"{capital(level.load_words)} is not valid: {'; '.join(level.invalid_reasons)}."
-            )
+    out += _invalid(run)
     if not usable:
         out.insert(0, "No level gave figures that can be relied on.")
     if run.simulated:
         out.append("Every figure is simulated, not measured on an accelerator.")
+    return out
+
+
+def _invalid(run: BenchmarkRun) -> list[str]:
+    """Name the levels that are not valid, the first of them with why."""
+    bad = [level for level in run.levels if not level.valid]
+    out = [
+        f"{capital(level.load_words)} is not valid: {'; '.join(level.invalid_reasons)}."
+        for level in bad[:MOST_INVALID]
+    ]
+    if len(bad) > MOST_INVALID:
+        more = ", ".join(level.load_words for level in bad[MOST_INVALID:])
+        out.append(f"Not valid either: {more}; each says why in invalid_reasons.")
     return out
 
 
@@ -140,6 +150,8 @@ def _saturation(levels: Sequence[LevelResult]) -> list[str]:
         return []
     knee = plateau(levels)
     last = levels[-1]
+    if knee is None and last.request_rate is not None:
+        return [f"Throughput still follows the load at {last.load_words}: more may be answered."]
     if knee is None:
         first = levels[0]
         gain, ideal = _rate(last) / _rate(first), last.load / first.load
@@ -157,10 +169,9 @@ def _load(level: LevelResult) -> str:
 
 def _why(level: LevelResult) -> str:
     """Say where the requests of a saturated level were, from the engine's own times."""
-    server = level.server
-    if server is None or server.mean_running is None or server.mean_waiting is None:
+    running, waiting = engine_mean(level, "mean_running"), engine_mean(level, "mean_waiting")
+    if running is None or waiting is None:
         return ""
-    running, waiting = server.mean_running, server.mean_waiting
     asked: float = level.concurrency
     if level.request_rate is not None:
         asked = in_flight_mean(level) or running + waiting
@@ -189,7 +200,7 @@ def _grid(run: BenchmarkRun) -> list[str]:
         without = [cell for cell in row if cell.status == "infeasible"]
         text = f"At {context} prompt tokens"
         if best is None:
-            text += " no cell gave figures"
+            text += " no cell gave figures that can be relied on"
         else:
             load = (
                 f"concurrency {best.concurrency}"

@@ -96,7 +96,7 @@ class Measurer:
             again: Whether it has been measured before: its prompts must differ.
 
         Returns:
-            The result; None when it was cut short before one request had ended.
+            The result; None when a wish or a limit ended it before one request had ended.
         """
         attempt = 3 if again else 1
         raw, result = await self._measure(cell, attempt)
@@ -109,7 +109,7 @@ class Measurer:
             if result.partial:  # cancelled meanwhile: a whole level that is not valid says more
                 result = first
         self._record.run.current = None
-        return result if raw.records or not raw.cut_short else None
+        return result if raw.records or self.ended_by is None else None
 
     async def _measure(self, cell: Cell, attempt: int) -> tuple[LevelRaw, LevelResult]:
         spec, started_at, maker = self._spec, stamp(), self.maker

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 from backends.serving.findings import capital
 from backends.serving.repeats import representatives
-from backends.serving.runs import BenchmarkRun, GridCell, LevelResult, Spread
+from backends.serving.runs import BenchmarkRun, BesideServer, GridCell, LevelResult, Spread
 from backends.serving.stats import Distribution
 from backends.serving.tables import kind_of, load_cell, number, table
 
 FEW_REQUESTS = 20
+MOST_WARNINGS = 12
 
 
 def run_markdown(run: BenchmarkRun) -> str:
@@ -47,7 +48,9 @@ def run_markdown(run: BenchmarkRun) -> str:
         lines += ["", "Findings:", *(f"- {finding}" for finding in run.findings)]
     warnings = all_warnings(run)
     if warnings:
-        lines += ["", "Warnings:", *(f"- {warning}" for warning in warnings)]
+        lines += ["", "Warnings:", *(f"- {warning}" for warning in warnings[:MOST_WARNINGS])]
+        more = len(warnings) - MOST_WARNINGS
+        lines += [f"- ... and {more} more, in the levels' own warnings."] if more > 0 else []
     if run.error is not None:
         lines += ["", f"Failed: {run.error.message} {run.error.words} {run.error.cause}".rstrip()]
         lines += [f"Next: {run.error.next_action}"] if run.error.next_action else []
@@ -171,19 +174,27 @@ def _spread(figure: Spread | None) -> str:
 
 
 def beside_table(levels: Sequence[LevelResult]) -> str:
-    """Return the client's figures beside the engine's, with what lies between."""
-    rows = [
-        [
-            load_cell(level),
-            row.figure + ("" if "/" in row.figure else " ms (mean)"),
-            number(row.client, 1),
-            number(row.server, 1),
-            "agrees" if row.agrees else ", ".join(row.where) or "-",
-        ]
-        for level in representatives(levels)
-        for row in level.beside_server
-    ]
-    return table(["load", "figure", "client", "engine", "difference"], rows)
+    """Return the client's figures beside the engine's, means, with what lies between."""
+    figures = ("ttft", "itl", "e2e", "output tokens/s")
+    rows = []
+    for level in representatives(levels):
+        found = {str(row.figure): row for row in level.beside_server}
+        if not found:
+            continue
+        between = dict.fromkeys(place for row in level.beside_server for place in row.where)
+        rows.append(
+            [
+                load_cell(level),
+                *(_both(found.get(figure)) for figure in figures),
+                ", ".join(between) or "agree",
+            ]
+        )
+    head = [f"{figure.upper()} ms" for figure in figures[:3]]
+    return table(["client / engine at", *head, "output tok/s", "what lies between"], rows)
+
+
+def _both(row: BesideServer | None) -> str:
+    return "-" if row is None else f"{row.client:.1f} / {row.server:.1f}"
 
 
 def _yes(value: bool | None) -> str:

@@ -352,6 +352,8 @@ class _Sweep:
     def _end_on_errors(self, cell: Cell, level: LevelResult | None, *, go_on: bool = False) -> None:
         samples = level.error_samples if level is not None else []
         kinds = ", ".join(f"{sample.count} x {sample.kind}" for sample in samples)
+        if not kinds and level is not None:  # nothing was refused: the client itself failed
+            kinds = "; ".join(level.invalid_reasons)
         first = samples[0] if samples else None
         if level is not None and any(other.output_tokens_per_s for other in self.run_.levels):
             if go_on:

@@ -113,6 +113,8 @@ def rated(
     duration_ms = 20 * max_tokens / tokens_per_s * 1000
     records = [request(i, ttft_ms=ttft_ms, itl_ms=itl_ms, events=max_tokens) for i in range(20)]
     spec = BenchmarkSpec(max_tokens=max_tokens, usd_per_hour=usd_per_hour)
+    if server is not None:
+        server = server.model_copy(update={"seconds": duration_ms / 1000})
     return level(records, spec, concurrency=concurrency, duration_ms=duration_ms, server=server)
 
 
