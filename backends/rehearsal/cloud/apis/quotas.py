@@ -1,0 +1,83 @@
+"""Cloud Quotas API (v1 and v1beta): the limits Cloud Run really goes by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.rehearsal.cloud.catalogue import CPU_QUOTA, GPUS, MEMORY_QUOTA
+from backends.rehearsal.cloud.web import Api, ApiError, Json, Request, page
+
+if TYPE_CHECKING:
+    from backends.rehearsal.cloud.cloud import Cloud
+
+RUN = "run.googleapis.com"
+TPU = "tpu.googleapis.com"
+COMPUTE = "compute.googleapis.com"
+
+_METRICS = {
+    CPU_QUOTA: "run.googleapis.com/cpu_allocation",
+    MEMORY_QUOTA: "run.googleapis.com/mem_allocation",
+    **{gpu.quota: gpu.metric for gpu in GPUS.values()},
+    **{gpu.zonal_quota: gpu.metric.removesuffix("_no_zonal_redundancy") for gpu in GPUS.values()},
+}
+_TITLES = {
+    CPU_QUOTA: "Total CPU allocation, in milli vCPU, per project per region",
+    MEMORY_QUOTA: "Total memory allocation, in bytes, per project per region",
+    **{
+        gpu.quota: f"Total {gpu.title} allocation without zonal redundancy, per project per region"
+        for gpu in GPUS.values()
+    },
+    **{
+        gpu.zonal_quota: f"Total {gpu.title} allocation with zonal redundancy, per project per "
+        "region"
+        for gpu in GPUS.values()
+    },
+}
+
+
+def api(cloud: Cloud) -> Api:
+    """The API."""
+    world = cloud.world
+
+    def info(service: str, quota: str) -> Json:
+        limits = world.quotas[quota]
+        return {
+            "name": f"projects/{world.number}/locations/global/services/{service}/quotaInfos/"
+            f"{quota}",
+            "quotaId": quota,
+            "metric": _METRICS.get(quota, f"{service}/{quota}"),
+            "service": service,
+            "isPrecise": True,
+            "containerType": "PROJECT",
+            "dimensions": ["region"],
+            "metricDisplayName": _TITLES.get(quota, quota),
+            "quotaDisplayName": _TITLES.get(quota, quota),
+            "metricUnit": "1",
+            "quotaIncreaseEligibility": {"isEligible": True},
+            "dimensionsInfos": [
+                {
+                    "dimensions": {"region": region},
+                    "details": {"value": str(value)},
+                    "applicableLocations": [region],
+                }
+                for region, value in sorted(limits.items())
+            ],
+        }
+
+    def get(request: Request, project: str, service: str, quota: str) -> Json:
+        del request
+        world.check_project(project)
+        if service != RUN or quota not in world.quotas:
+            raise ApiError(404, f"The quota id {quota} does not exist.")
+        return info(service, quota)
+
+    def listed(request: Request, project: str, service: str) -> Json:
+        world.check_project(project)
+        infos = [info(service, quota) for quota in world.quotas] if service == RUN else []
+        return page(request, infos, "quotaInfos", default=10)
+
+    made = Api("cloudquotas.googleapis.com", "Cloud Quotas API")
+    path = r"/v1(?:beta)?/projects/([^/]+)/locations/global/services/([^/]+)/quotaInfos"
+    made.add("GET", path, listed, "cloudquotas.quotas.get")
+    made.add("GET", path + r"/([^/]+)", get, "cloudquotas.quotas.get")
+    return made

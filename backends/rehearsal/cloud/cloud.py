@@ -1,0 +1,46 @@
+"""The parts of the rehearsal cloud, handed to every API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backends.rehearsal.cloud.faults import FaultBook
+    from backends.rehearsal.cloud.identity import Identity
+    from backends.rehearsal.cloud.log_store import LogStore
+    from backends.rehearsal.cloud.request_log import RequestLog
+    from backends.rehearsal.cloud.run.fleet import Fleet
+    from backends.rehearsal.cloud.world import World
+
+
+@dataclass
+class Cloud:
+    """What an API needs to answer.
+
+    Attributes:
+        world: The project's state.
+        identity: Tokens.
+        faults: What goes wrong on purpose.
+        logs: Cloud Logging.
+        requests: The request log.
+        folder: The state directory.
+        speed: Everything that takes time on Google's side takes this many times less.
+        idle_s: Seconds without a request after which an instance is stopped.
+        fleet: Instances of Cloud Run revisions.
+    """
+
+    world: World
+    identity: Identity
+    faults: FaultBook
+    logs: LogStore
+    requests: RequestLog
+    folder: Path
+    speed: float
+    idle_s: float
+    fleet: Fleet = field(init=False)
+
+    def after(self, seconds: float) -> float:
+        """How long something that takes `seconds` at Google takes here."""
+        return seconds / self.speed
