@@ -40,6 +40,7 @@ _PAGE = 1000
 _MAX_LINES = 2000
 # Wider and wider, so that a busy service's logs are not read whole.
 _SINCE = (timedelta(hours=1), timedelta(days=1), timedelta(days=30))
+_SEVERE = {"ERROR", "CRITICAL", "ALERT", "EMERGENCY"}
 _IDLE_WORDS = ("Shutting down", "Application shutdown complete", "Finished server process")
 
 
@@ -192,15 +193,21 @@ class LogReader:
                 break
         return found, span
 
-    async def sight(self, region: str, name: str, revision: str) -> Sight:
+    async def sight(self, region: str, name: str, revision: str, *, fresh: bool = False) -> Sight:
         """How the newest instance of a revision is doing, from at most one read in two seconds.
 
         Never raises for logs that cannot be read: `problem` says why, and what was seen before
         stays.
+
+        Args:
+            region: Where the service is.
+            name: The service.
+            revision: The revision.
+            fresh: Read now, whatever was read a moment ago.
         """
         key = (region, name, revision)
         until, kept = self._sights.get(key, (0.0, None))
-        if kept is not None and time.monotonic() < until:
+        if kept is not None and not fresh and time.monotonic() < until:
             return kept
         try:
             entries = await self.entries(
@@ -240,7 +247,8 @@ def _seen(entries: Sequence[Entry]) -> Sight:
     for entry in own:
         if entry.log in {"stdout", "stderr"}:
             log.feed_line(entry.text, at_s=entry.at)
-        elif entry.severity in {"ERROR", "CRITICAL", "ALERT", "EMERGENCY"}:
+        elif entry.log == "system" and entry.severity in _SEVERE:
+            # Audit entries only repeat what the service's conditions say.
             trouble = entry.text
         if any(word in entry.text for word in _IDLE_WORDS) or "Container called exit(0)" in (
             entry.text

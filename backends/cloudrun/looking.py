@@ -320,7 +320,12 @@ class CloudRunLooking(Backend):
 
     async def sight(self, service: RunService) -> Sight:
         """What the logs tell of the newest instance of the revision that counts."""
-        return await self.log_reader.sight(service.region, service.name, service.watched_revision)
+        where = (service.region, service.name, service.watched_revision)
+        sight = await self.log_reader.sight(*where)
+        if service.ready is False and sight.progress.failure is None and not sight.trouble:
+            # It may have failed after the last look.
+            sight = await self.log_reader.sight(*where, fresh=True)
+        return sight
 
     async def _judge(self, service: RunService) -> Judgement:
         from backends.cloudrun.state import judge
@@ -391,7 +396,7 @@ class CloudRunLooking(Backend):
         if judged.state == "scaled_to_zero":
             return [f"{self.call('verify_model_health', name)} wakes it"]
         if judged.state == "starting":
-            return [self.call("wait_until_ready", name)]
+            return [self.call("wait_until_ready", name), *fix]
         return [*fix, self.call("get_logs", name), self.call("destroy", name)]
 
     async def _ask_engine(self, service: RunService, answer: Status) -> None:

@@ -49,6 +49,7 @@ class RunService:
         etag: Changes whenever it does.
         generation: Counts its changes.
         created_at: Unix seconds, 0 if unknown.
+        updated_at: Unix seconds of its last change, 0 if unknown.
         ready: Whether it can serve; None while that is not decided.
         reconciling: Whether Cloud Run is working on it.
         conditions: All conditions.
@@ -80,6 +81,7 @@ class RunService:
     etag: str
     generation: int
     created_at: float
+    updated_at: float
     ready: bool | None
     reconciling: bool
     conditions: tuple[Condition, ...]
@@ -231,6 +233,7 @@ def _service(raw: Any) -> RunService:  # noqa: ANN401 (run_v2.Service, imported 
         etag=raw.etag,
         generation=int(raw.generation),
         created_at=_seconds(raw.create_time),
+        updated_at=_seconds(raw.update_time),
         ready=_condition(raw.terminal_condition).ok if raw.terminal_condition.type_ else None,
         reconciling=bool(raw.reconciling),
         conditions=conditions,

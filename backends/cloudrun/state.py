@@ -133,7 +133,7 @@ def _starting(
     progress = sight.progress
     expected = expected_of(profile)
     usual = sum(expected.values())
-    began = sight.began_at or service.created_at
+    began = sight.began_at or service.updated_at
     elapsed = max(0.0, now_s - began) if began else None
     if progress.phase is Phase.FAILED and progress.failure is not None:
         failure = progress.failure
@@ -163,8 +163,16 @@ def _starting(
     detail = f", {progress.detail}" if progress.detail else ""
     seconds = f", {elapsed:.0f} s of about {usual:.0f} s" if elapsed is not None else ""
     who = "has an instance starting" if woken else "is starting"
-    warnings = tuple(filter(None, (sight.problem, progress.notice)))
-    found = signature_of(progress.notice) if progress.notice else None
+    waits_for = next(
+        (
+            item.message
+            for item in service.conditions
+            if item.ok is None and item.message and not item.message.startswith("Deploying")
+        ),
+        "",
+    )
+    warnings = tuple(filter(None, (sight.problem, progress.notice, sight.trouble, waits_for)))
+    found = signature_of("\n".join(warnings)) if warnings else None
     return Judgement(
         "starting",
         f"{who}: {phase}{detail}{seconds}{_served_words(service)}",
@@ -173,18 +181,23 @@ def _starting(
         elapsed_s=elapsed,
         expected_s=usual,
         cause=found.explained(profile.target, service.name)[0] if found else None,
+        fix=found.explained(profile.target, service.name)[1] if found else None,
         warnings=warnings,
     )
 
 
 def _failed(profile: CloudRunProfile, service: RunService, sight: Sight) -> Judgement:
     trouble = service.trouble
-    said = trouble.message if trouble else "Cloud Run gives no reason."
+    # What follows is where the log is, as a link of many lines.
+    said = trouble.message.partition("\n\nLogs URL")[0] if trouble else "It gives no reason."
     failure = sight.progress.failure
     lines = "\n".join(failure.lines) if failure else ""
     # The engine's words say more than the platform's "failed to start and listen".
-    found = signature_of(lines) or signature_of(sight.trouble) if lines or sight.trouble else None
-    found = found or signature_of(said)
+    own = (lines, sight.progress.notice, sight.trouble)
+    last = "" if failure is not None else "\n".join(sight.progress.last_lines)
+    found = next(filter(None, map(signature_of, (*own, last))), None)
+    if found is None or found.id == "probe_killed":
+        found = signature_of(said) or found
     if failure is not None and (found is None or found.id == "probe_killed"):
         cause, fix = failure.cause, failure.next_action
     elif found is not None:
@@ -197,7 +210,7 @@ def _failed(profile: CloudRunProfile, service: RunService, sight: Sight) -> Judg
         + _served_words(service),
         phase=Phase.FAILED.value,
         phases=phases_of(profile, sight.progress, finished=False),
-        error="\n".join(filter(None, (said, lines, sight.trouble))),
+        error="\n".join(dict.fromkeys(filter(None, (said, *own, last)))),
         cause=cause,
         fix=fix,
         warnings=(sight.problem,) if sight.problem else (),

@@ -110,7 +110,7 @@ SIGNATURES: tuple[Signature, ...] = (
     _signature(
         "hub_unreachable",
         r"locate the files? on the Hub|couldn't connect to '?https://huggingface"
-        r"|LocalEntryNotFoundError|huggingface\.co.*(?:timed out|unreachable|Max retries)",
+        r"|huggingface\.co.*(?:timed out|unreachable|Max retries)",
         "The container has no way to Hugging Face: all egress goes into a VPC that has no NAT.",
         "Stage the weights with stage_model(target='{target}'), or add Cloud NAT to the network.",
     ),

@@ -23,6 +23,7 @@ SERVICE = RunService(
     etag="e1",
     generation=1,
     created_at=1000.0,
+    updated_at=1000.0,
     ready=True,
     reconciling=False,
     conditions=(Condition("Ready", True),),
