@@ -7,6 +7,7 @@ the command line; its description is the documentation of all three.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -260,6 +261,32 @@ class BenchmarkSpec(BaseModel):
             if wrong:
                 raise ValueError(what)
         return self
+
+    @classmethod
+    def asked(cls, given: Mapping[str, object]) -> BenchmarkSpec:
+        """Make a spec of what somebody gave, taking from it what it says of the rest.
+
+        Contexts make a grid, a dataset a file source, turns conversations, a prefix a shared one,
+        prompt_tokens made prompts: unless mode or prompt_source say otherwise.
+
+        Args:
+            given: Fields by name; None is "not given".
+
+        Raises:
+            ValidationError: A field is unknown or wrong, or they do not fit together.
+        """
+        fields = {name: value for name, value in given.items() if value is not None}
+        if "contexts" in fields:
+            fields.setdefault("mode", "grid")
+        for names, source in (
+            (("dataset_path",), "file"),
+            (("turns",), "multi_turn"),
+            (("prefix_tokens", "prefixes"), "shared_prefix"),
+            (("prompt_tokens",), "generated"),
+        ):
+            if any(name in fields for name in names) and "prompt" not in fields:
+                fields.setdefault("prompt_source", source)
+        return cls.model_validate(fields)
 
     @property
     def bounds(self) -> tuple[Bound, ...]:

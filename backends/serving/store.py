@@ -12,10 +12,14 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from backends.core.errors import DevopsError, InvalidInputError, NotFoundError
-from backends.core.state import now, read_json
+from backends.core.errors import ConflictError, DevopsError, InvalidInputError, NotFoundError
+from backends.core.state import now, read_json, write_text
 from backends.serving.findings import best_level, plateau
-from backends.serving.runs import RUN_FILE, SCHEMA_VERSION, BenchmarkRun, RunState
+from backends.serving.repeats import representatives
+from backends.serving.run_record import levels_csv
+from backends.serving.runs import LEVELS_FILE, RUN_FILE, SCHEMA_VERSION, BenchmarkRun, RunState
+from backends.serving.spec import Mode
+from backends.serving.tables import load_cell
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 SILENT_S = 120.0
@@ -36,12 +40,17 @@ class RunSummary(BaseModel):
     target: str | None
     deployment: str | None
     simulated: bool
+    mode: Mode = "levels"
+    imported: bool = False
     levels: list[int]
+    loads: list[str] = Field(description="the same with rates and contexts, in words")
     valid_levels: int
     best_output_tokens_per_s: float | None
     best_concurrency: int | None
     best_usd_per_million_output_tokens: float | None
+    best_request_rate: float | None = None
     plateau_concurrency: int | None = Field(description="where throughput stopped rising")
+    knee: float | None = Field(None, description="highest load within the objective")
 
 
 class StoreProblem(BaseModel):
@@ -97,7 +106,24 @@ class BenchmarkStore:
                 cause=f"The newest are: {newest}." if newest else "None has been run yet.",
                 next_action="List them with get_benchmarks.",
             )
-        return _parsed(found, path)
+        return parsed_run(found, path)
+
+    def save(self, run: BenchmarkRun) -> Path:
+        """Put a finished run beside the others, as it would stand there if it had run there.
+
+        Returns:
+            Its folder.
+
+        Raises:
+            InvalidInputError: Its id could not be the name of a folder.
+            ConflictError: There is a run of that id.
+        """
+        folder = self.folder(run.id)
+        if (folder / RUN_FILE).exists():
+            raise ConflictError(f"There is a benchmark {run.id} already.")
+        write_text(folder / RUN_FILE, run.model_dump_json(indent=1))
+        write_text(folder / LEVELS_FILE, levels_csv(run))
+        return folder
 
     def list_runs(self) -> StoreListing:
         """Read every run; never raises for one that cannot be read."""
@@ -113,7 +139,7 @@ class BenchmarkStore:
                 if found is None:
                     problems.append(StoreProblem(id=folder.name, problem=f"has no {RUN_FILE}"))
                 else:
-                    runs.append(summary(_parsed(found, path)))
+                    runs.append(summary(parsed_run(found, path)))
             except DevopsError as error:
                 said = f"{error.message} {error.words}".strip()
                 problems.append(StoreProblem(id=folder.name, problem=said[:300]))
@@ -127,7 +153,7 @@ def summary(run: BenchmarkRun) -> RunSummary:
     """Return what a list shows of a run."""
     best = best_level(run)
     valid = [level for level in run.levels if level.valid]
-    knee = plateau(valid)
+    flat = plateau(representatives(valid))
     return RunSummary(
         id=run.id,
         label=run.label,
@@ -138,12 +164,17 @@ def summary(run: BenchmarkRun) -> RunSummary:
         target=run.spec.target,
         deployment=run.spec.deployment,
         simulated=run.simulated,
+        mode=run.spec.mode,
+        imported=run.imported_from is not None,
         levels=[level.concurrency for level in run.levels],
+        loads=list(dict.fromkeys(load_cell(level) for level in run.levels)),
         valid_levels=len(valid),
         best_output_tokens_per_s=best.output_tokens_per_s if best else None,
         best_concurrency=best.concurrency if best else None,
         best_usd_per_million_output_tokens=best.usd_per_million_output_tokens if best else None,
-        plateau_concurrency=knee.concurrency if knee else None,
+        best_request_rate=best.request_rate if best else None,
+        plateau_concurrency=flat.concurrency if flat and flat.request_rate is None else None,
+        knee=run.knee.load if run.knee else None,
     )
 
 
@@ -157,7 +188,12 @@ def _silent(updated_at: str) -> bool:
     return (now() - updated).total_seconds() > SILENT_S
 
 
-def _parsed(found: dict[str, object], path: Path) -> BenchmarkRun:
+def parsed_run(found: dict[str, object], path: Path) -> BenchmarkRun:
+    """Return a run as it was written, passing over fields of newer versions.
+
+    Raises:
+        DevopsError: It is no run of ours, or its schema is newer.
+    """
     kind, version = found.get("kind"), found.get("schema_version")
     if kind != "vllm-devops-benchmark":
         raise DevopsError(f"{path} is not a benchmark of ours (kind {kind!r}).")

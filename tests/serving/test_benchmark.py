@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from backends.core.errors import EndpointError, EndpointRejectedError, EndpointUnreachableError
 from backends.serving.benchmark import BenchmarkProgress, BenchmarkRun, BenchmarkSpec, run_benchmark
 from backends.serving.endpoint import Endpoint
+from backends.serving.engine.epoll_engine import EpollEngine
 from tests.serving.mock_servers import (
     RECORDED,
     MockSse,
@@ -61,6 +62,13 @@ def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockSse]:
     program = compile_mock(tmp_path_factory.mktemp("mock"))
     with run_mock(program, ttft_us=20_000, itl_us=4_000) as server:
         yield server
+
+
+class OneWorker(EpollEngine):
+    """The engine as it is, but for measuring a level again, which a test that counts forbids."""
+
+    def add_worker(self) -> bool:
+        return False
 
 
 def on_disk(folder: Path) -> dict[str, object]:
@@ -193,8 +201,9 @@ async def test_a_level_that_fails_too_often_ends_the_sweep_and_keeps_the_levels_
 
     async with vllm(one_at_a_time) as endpoint:
         spec = BenchmarkSpec(levels=[1, 2, 4], max_tokens=4)
-        run = await run_benchmark(spec, endpoint, tmp_path)
+        run = await run_benchmark(spec, endpoint, tmp_path, engine=OneWorker())
     assert run.state == "stopped"
+    assert run.stopped_by == "errors"
     assert run.state_reason == "at concurrency 2 4 of 4 requests failed (4 x http_429)"
     assert [level.concurrency for level in run.levels] == [1, 2]
     assert run.levels[0].output_tokens_per_s
@@ -338,7 +347,7 @@ async def test_what_watches_a_run_does_not_disturb_it(mock: MockSse, tmp_path: P
 
     spec = BenchmarkSpec(levels=[4], max_tokens=100, requests_per_level=8)
     run = await run_benchmark(spec, Endpoint(mock.base_url), tmp_path, hold_up)
-    assert run.levels[0].self_check.coalesced_share < 0.01
+    assert run.levels[0].self_check.coalesced_share < 0.1, "held up, nearly all would coalesce"
 
 
 async def test_every_request_of_a_run_is_different(tmp_path: Path) -> None:
