@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ class Cloud:
         speed: Everything that takes time on Google's side takes this many times less.
         idle_s: Seconds without a request after which an instance is stopped.
         fleet: Instances of Cloud Run revisions.
+        renew: Told to start from nothing (True: an empty project), when the project is reset.
     """
 
     world: World
@@ -40,6 +42,7 @@ class Cloud:
     speed: float
     idle_s: float
     fleet: Fleet = field(init=False)
+    renew: list[Callable[[bool], None]] = field(default_factory=list)
 
     def after(self, seconds: float) -> float:
         """How long something that takes `seconds` at Google takes here."""

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from backends.rehearsal.cloud.faults import FaultError
 from backends.rehearsal.cloud.scenarios import SCENARIOS
 from backends.rehearsal.cloud.web import ApiError, Json, Request, Response
+from backends.rehearsal.cloud.world import World
 
 if TYPE_CHECKING:
     from backends.rehearsal.cloud.cloud import Cloud
@@ -143,8 +144,6 @@ class Control:
         return self._about()
 
     async def _reset(self, values: Json) -> None:
-        from backends.rehearsal.cloud.world import World
-
         cloud = self._cloud
         cloud.faults.clear()
         await cloud.fleet.stop_all()
@@ -153,4 +152,6 @@ class Control:
             setattr(cloud.world, item.name, getattr(fresh, item.name))
         cloud.logs.clear()
         cloud.requests.clear()
+        for renew in cloud.renew:
+            renew(bool(values.get("empty")))
         cloud.world.dirty = True

@@ -164,6 +164,10 @@ class ObjectStore:
         made["componentCount"] = len(names)
         return made
 
+    def clear(self) -> None:
+        """Forget the bytes of all buckets."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
     def drop_bucket(self, bucket: str) -> None:
         """Forget a bucket's bytes."""
         self._world.objects.pop(bucket, None)

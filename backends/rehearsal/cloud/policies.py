@@ -10,6 +10,8 @@ from backends.rehearsal.cloud.web import ApiError, Json, Request
 if TYPE_CHECKING:
     from backends.rehearsal.cloud.world import World
 
+_URL_SAFE = str.maketrans("+/", "-_")
+
 _KINDS = (
     "user:",
     "serviceAccount:",
@@ -37,7 +39,8 @@ def set_policy(world: World, resource: str, wanted: Json) -> Json:
     """
     current = get_policy(world, resource)
     etag = wanted.get("etag")
-    if etag and etag != current["etag"]:
+    # Clients that take it for bytes may send it back in the other base64 alphabet.
+    if etag and str(etag).translate(_URL_SAFE) != str(current["etag"]).translate(_URL_SAFE):
         raise ApiError(
             409,
             "There were concurrent policy changes. Please retry the whole read-modify-write with "

@@ -71,6 +71,12 @@ def register_actions(cloud: Cloud, services: Services, objects: ObjectStore) -> 
 
         return undo if kind != "gemma4" else None
 
+    def renew(empty: bool) -> None:
+        objects.clear()
+        if not empty:
+            stage_reference_model(cloud.world, objects)
+
+    cloud.renew.append(renew)
     cloud.faults.register("scaling", scaling)
     cloud.faults.register("kill-instances", kill)
     cloud.faults.register("seed-model", seed)

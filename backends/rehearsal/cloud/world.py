@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import random
-import string
 import uuid
 from collections import deque
 from dataclasses import dataclass, field, fields
@@ -168,8 +169,8 @@ class World:
 
     @staticmethod
     def etag() -> str:
-        """A new etag."""
-        return "BwY" + "".join(random.choices(string.ascii_letters + string.digits, k=9)) + "="
+        """A new etag: base64, for clients decode it."""
+        return base64.b64encode(os.urandom(9)).decode()
 
     def is_ours(self, project: str) -> bool:
         """Whether a project id or number is the rehearsed project."""

@@ -33,6 +33,7 @@ def api(cloud: Cloud, objects: ObjectStore) -> Api:
     """The API."""
     routes = _Builds(cloud, objects)
     cloud.faults.register("build", routes.break_next)
+    cloud.renew.append(routes.renew)
     made = Api("cloudbuild.googleapis.com", "Cloud Build API")
     add = made.add
     for prefix in (r"/v1/projects/([^/]+)", r"/v1/projects/([^/]+)/locations/[^/]+"):
@@ -70,6 +71,11 @@ class _Builds:
                 self._broken.remove(trouble)
 
         return undo
+
+    def renew(self, _empty: bool) -> None:
+        """Stop what builds."""
+        for task in self._tasks.values():
+            task.cancel()
 
     def create(self, request: Request, project: str) -> Json:
         """Queue a build."""

@@ -149,7 +149,8 @@ class _Storage:
         found = [
             bucket
             for name, bucket in sorted(self._world.buckets.items())
-            if name.startswith(prefix)
+            # Google's own bucket for build logs is not the project's.
+            if name.startswith(prefix) and not name.endswith(".googleusercontent.com")
         ]
         return {"kind": "storage#buckets"} | page(request, found, "items", default=1000)
 
