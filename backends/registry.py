@@ -11,6 +11,8 @@ from backends.core.names import TARGETS
 
 # Adding a target: its name in core/names.py, its module and class here, a page in docs/.
 _CLASSES: dict[str, tuple[str, str]] = {
+    "cloudrun-l4": ("backends.cloudrun.backend", "CloudRunL4Backend"),
+    "cloudrun-rtx6000": ("backends.cloudrun.backend", "CloudRunRtx6000Backend"),
     "local": ("backends.local", "LocalBackend"),
 }
 

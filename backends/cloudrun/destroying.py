@@ -31,9 +31,12 @@ async def plan_destroy(target: CloudRunLooking, name: str) -> Plan:
     steps = [
         Step(
             title=f"Delete the Cloud Run service {name} with its revisions and who may call it",
-            kind="gcloud",
-            argv=("gcloud", "run", "services", "delete", name, *at(project, region), "--quiet"),
-            data={"missing_ok": True},
+            kind="delete",
+            argv=(
+                *("gcloud", "run", "services", "delete", name, *at(project, region)),
+                *("--async", "--quiet"),
+            ),
+            data={"region": region},
         )
     ]
     if service.account == account_email(name, project):

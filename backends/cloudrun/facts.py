@@ -100,7 +100,12 @@ async def bucket_folder(cloud: GoogleCloud, bucket: str, folder: str) -> BucketF
             config = parsed if isinstance(parsed, dict) else {}
         return BucketFolder(uri, sizes, config, str(place.location or "").lower())
 
-    return await cloud.clients.storage(await cloud.project(), look, f"The bucket folder {uri}")
+    try:
+        return await cloud.clients.storage(await cloud.project(), look, f"The bucket folder {uri}")
+    except NotFoundError as error:
+        error.message = f"There is no bucket gs://{bucket}."
+        error.next_action = "stage_model makes the bucket and brings weights; or name another one."
+        raise
 
 
 async def account_exists(cloud: GoogleCloud, email: str) -> bool:

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 _NEW_ACCOUNT_S = 20.0
 _NEW_ACCOUNT_EVERY_S = 2.0
 _NOT_YET = re.compile(r"does not exist|not found|Unknown service account", re.IGNORECASE)
-# Two who change a policy at once: Google asks the later one to read it again.
-_CONCURRENT = re.compile(r"concurrent policy changes|etag", re.IGNORECASE)
 _DEPLOY_TIMEOUT_S = 25.0
 _STEP_TIMEOUT_S = 20.0
+_GONE_S = 10.0
 # After gcloud was cut off, the service may still be on its way into the API.
 _LOOK_FOR_S = 5.0
 
@@ -42,6 +41,8 @@ async def run_step(target: CloudRunLooking, plan: Plan, step: Step) -> str:
     try:
         if step.kind == "deploy":
             return await _deploy(target, plan, step)
+        if step.kind == "delete":
+            return await _delete(target, plan, step)
         if step.kind == "gcloud":
             return await _gcloud(target, step)
     except DevopsError as error:
@@ -96,17 +97,38 @@ async def _was_accepted(target: CloudRunLooking, name: str, region: str, label: 
         await asyncio.sleep(1.0)
 
 
+async def _delete(target: CloudRunLooking, plan: Plan, step: Step) -> str:
+    """Delete a service and see that it is gone.
+
+    gcloud's own waiting takes a failed service for a failed deletion (528).
+    """
+    region = str(step.data["region"])
+    try:
+        await target.cloud.gcloud.run(step.argv, timeout_s=_STEP_TIMEOUT_S)
+    except NotFoundError:
+        return f"{plan.name} was gone already"
+    until = time.monotonic() + _GONE_S
+    while time.monotonic() < until:
+        try:
+            await target.api.service(region, plan.name)
+        except NotFoundError:
+            return f"deleted {plan.name} in {region}, and saw that it is gone"
+        await asyncio.sleep(0.5)
+    return f"Cloud Run has accepted the deletion of {plan.name} in {region} and is at it"
+
+
 async def _gcloud(target: CloudRunLooking, step: Step) -> str:
     until = time.monotonic() + _NEW_ACCOUNT_S
     while True:
         try:
-            await target.cloud.gcloud.run(step.argv, timeout_s=_STEP_TIMEOUT_S)
-        except ConflictError as error:
+            if any(word.endswith("-iam-policy-binding") for word in step.argv):
+                await target.cloud.gcloud.change_policy(step.argv)
+            else:
+                await target.cloud.gcloud.run(step.argv, timeout_s=_STEP_TIMEOUT_S)
+        except ConflictError:
             if step.data.get("exists_ok"):
                 return f"{step.title}: it was there already"
-            if not _CONCURRENT.search(error.words) or time.monotonic() > until:
-                raise
-            await asyncio.sleep(_NEW_ACCOUNT_EVERY_S)
+            raise
         except NotFoundError as error:
             if step.data.get("missing_ok"):
                 return f"{step.title}: it was gone already"

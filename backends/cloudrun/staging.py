@@ -458,7 +458,7 @@ async def _let_builder_read(target: CloudRunLooking, transfer: Transfer) -> None
     email = str(answer.get("serviceAccountEmail", "")).rpartition("/")[2]
     if not email:
         return
-    await target.cloud.gcloud.run(
+    await target.cloud.gcloud.change_policy(
         [
             *("gcloud", "secrets", "add-iam-policy-binding", SECRET_NAME),
             *(f"--project={transfer.project}", f"--member=serviceAccount:{email}"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
@@ -118,7 +117,7 @@ async def _grant(target: CloudRunLooking, project: str, at: str, done: list[str]
         if service.managed and service.account == account_email(service.name, project)
     ]
     for account in dict.fromkeys(ours):
-        await target.cloud.gcloud.run(
+        await target.cloud.gcloud.change_policy(
             [
                 *("gcloud", "secrets", "add-iam-policy-binding", SECRET_NAME, at),
                 *(f"--member=serviceAccount:{account}", f"--role={SECRET_READER}"),
@@ -126,5 +125,4 @@ async def _grant(target: CloudRunLooking, project: str, at: str, done: list[str]
             ]
         )
         done.append(f"let {account} read it")
-        await asyncio.sleep(0)
     return ours

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from backends.clouds.google_errors import command_of, judge
 from backends.clouds.process import Argument, Finished, Secret, run
-from backends.core.errors import CliMissingError, CloudError
+from backends.core.errors import CliMissingError, CloudError, ConflictError
 
 QUIET: Mapping[str, str] = {
     "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
@@ -22,6 +24,10 @@ QUIET: Mapping[str, str] = {
 # A refused read takes gcloud up to 37 s of its own retries; a call of ours may take 45.
 READ_TIMEOUT_S = 25.0
 WRITE_TIMEOUT_S = 35.0
+
+# Two who change a policy at once: Google asks the later one to read it again.
+_POLICY_S = 15.0
+_POLICY_EVERY_S = 1.0
 
 
 class Gcloud:
@@ -73,6 +79,22 @@ class Gcloud:
             DevopsError: It was refused or failed: by its kind.
         """
         return judge(await self.execute(argv, timeout_s=timeout_s, stdin=stdin))
+
+    async def change_policy(self, argv: Sequence[Argument]) -> str:
+        """Run a command that reads, changes and writes an IAM policy, again while others do too.
+
+        Raises:
+            ConflictError: Others would not stop.
+            DevopsError: It was refused or failed: by its kind.
+        """
+        until = time.monotonic() + _POLICY_S
+        while True:
+            try:
+                return await self.run(argv, timeout_s=_POLICY_S)
+            except ConflictError as error:
+                if "concurrent policy changes" not in error.words or time.monotonic() > until:
+                    raise
+                await asyncio.sleep(_POLICY_EVERY_S)
 
     async def json(
         self,

@@ -168,15 +168,12 @@ def _refreshed(path: Path, env: Mapping[str, str]) -> _Token:
         UnauthenticatedError: They are dead.
         CloudError: The file cannot be used.
     """
-    import google.auth
     import requests
     from google.auth import exceptions
     from google.auth.transport.requests import Request
 
     try:
-        credentials, _ = google.auth.load_credentials_from_file(  # type: ignore[no-untyped-call]
-            str(path), scopes=[SCOPE]
-        )
+        credentials = _loaded(json.loads(path.read_text(encoding="utf-8")))
         with requests.Session() as session:
             credentials.refresh(Request(routed(session, env)))
     except exceptions.RefreshError as error:
@@ -186,6 +183,24 @@ def _refreshed(path: Path, env: Mapping[str, str]) -> _Token:
     expiry = credentials.expiry
     left_s = (expiry - _utcnow(expiry)).total_seconds() if expiry is not None else _CLI_TOKEN_S
     return _Token(str(credentials.token), time.time() + left_s - _MARGIN_S)
+
+
+def _loaded(info: Mapping[str, Any]) -> Any:  # noqa: ANN401 (one of google-auth's kinds)
+    """Credentials of the two kinds that a machine of ours has; others are left to gcloud.
+
+    Raises:
+        ValueError: Another kind, or a damaged file.
+    """
+    from google.oauth2 import credentials, service_account
+
+    kind = info.get("type")
+    if kind == "authorized_user":
+        return credentials.Credentials.from_authorized_user_info(info, scopes=[SCOPE])  # type: ignore[no-untyped-call]
+    if kind == "service_account":
+        return service_account.Credentials.from_service_account_info(  # type: ignore[no-untyped-call]
+            info, scopes=[SCOPE]
+        )
+    raise ValueError(f"credentials of type {kind!r} are used through gcloud only")
 
 
 def _utcnow(like: Any) -> Any:  # noqa: ANN401 (google-auth keeps naive times, in UTC)

@@ -111,14 +111,15 @@ RULES: tuple[Rule, ...] = (
     _rule(
         NotFoundError,
         r"NOT_FOUND|Cannot find (?:service|revision)|could not be found|was not found"
-        r"|not found: 404|HTTPError 404|matched no objects|does not exist",
+        r"|not found: 404|HTTPError 404|matched no objects|does not exist"
+        r"|Policy binding .*not found",
         "There is nothing of that name in that project and place.",
         "Check the name and the region with list_deployments.",
     ),
     _rule(
         ConflictError,
         r"subject of a conflict|ALREADY_EXISTS|already exists|ABORTED|HTTPError 409"
-        r"|Conflict for resource|already own",
+        r"|Conflict for resource|already own|concurrent policy changes",
         "It exists already, or somebody changed it at the same moment.",
         "Look at it with get_status, then plan again.",
     ),

@@ -122,6 +122,12 @@ SIGNATURES: tuple[Signature, ...] = (
         "Deploy again with this server, which grants roles/storage.objectViewer on the bucket.",
     ),
     _signature(
+        "secret_access",
+        r"Permission denied on secret",
+        "The service's account may not read the secret with the Hugging Face token.",
+        "Deploy again with this server, which grants roles/secretmanager.secretAccessor on it.",
+    ),
+    _signature(
         "disk_full",
         r"No space left on device",
         "The container's file system is memory on Cloud Run, and smaller than the model.",

@@ -1,4 +1,4 @@
-"""The exact commands, word for word (golden files: set TESTS_UPDATE_SNAPSHOTS=1 to write them anew)."""
+"""The exact commands, word for word. Golden files: TESTS_UPDATE_SNAPSHOTS=1 writes them anew."""
 
 from __future__ import annotations
 

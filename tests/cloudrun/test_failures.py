@@ -26,6 +26,8 @@ _WORDS: dict[str, str] = {
     "on the Hub and we cannot find the requested files in the local cache.",
     "bucket_access": "vllm-gemma4@p.iam.gserviceaccount.com does not have storage.objects.list "
     "access to the Google Cloud Storage bucket.",
+    "secret_access": "Permission denied on secret: projects/4/secrets/hf-token/versions/latest for "
+    "Revision service account vllm-hf@p.iam.gserviceaccount.com.",
     "disk_full": "OSError: [Errno 28] No space left on device",
     "not_gemma4": "Model architectures ['GemmaForCausalLM'] are not supported for now.",
     "truncated_headers": "503 Model server early terminated the request (truncated headers)",
