@@ -124,6 +124,8 @@ class LevelRaw:
         timestamp_source: How the times were taken.
         loop_lag_ns: Samples of how late the engine came to read.
         cpu_s: CPU time the engine's busiest worker took inside the window; None where unknown.
+        cpu_total_s: CPU time of all workers, with what they parsed after the window.
+        peak_memory_mib: The most memory the workers held, added up.
         run_delay_s: Time the worker that waited most was runnable and had no core; None where
             unknown.
         reconnects: Connections set up inside the window.
@@ -147,6 +149,8 @@ class LevelRaw:
     timestamp_source: str = ""
     loop_lag_ns: list[int] = field(default_factory=list)
     cpu_s: float | None = None
+    cpu_total_s: float = 0.0
+    peak_memory_mib: float = 0.0
     run_delay_s: float | None = None
     reconnects: int = 0
     resent: int = 0

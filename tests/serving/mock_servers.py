@@ -35,6 +35,7 @@ class Truth:
 
     request_id: str
     arrived_ns: int
+    role_ns: int
     content_ns: tuple[int, ...]
     status: int
 
@@ -58,13 +59,13 @@ class MockSse:
         log, at, out = self._ask("/mock/log"), 0, {}
         shape = struct.Struct("<9Q64s")
         while at < len(log):
-            magic, _, arrived, _, _, _, _, count, status, raw_id = shape.unpack_from(log, at)
+            magic, _, arrived, _, role, _, _, count, status, raw_id = shape.unpack_from(log, at)
             assert magic == 0x4D4F434B
             at += shape.size
             times = struct.unpack_from(f"<{count}Q", log, at)
             at += 8 * count
             request_id = raw_id.rstrip(b"\0").decode()
-            out[request_id] = Truth(request_id, arrived, times, status)
+            out[request_id] = Truth(request_id, arrived, role, times, status)
         return out
 
     def _ask(self, path: str) -> bytes:
@@ -93,16 +94,21 @@ def compile_mock(folder: Path, *, tls: bool = False) -> Path:
 
 @contextmanager
 def run_mock(
-    program: Path, *, certificate: tuple[Path, Path] | None = None, **options: int
+    program: Path,
+    *,
+    certificate: tuple[Path, Path] | None = None,
+    prefix: Sequence[str] = (),
+    **options: int,
 ) -> Iterator[MockSse]:
     """Run the mock server on a free port until the block ends.
 
     Args:
         program: The compiled server.
         certificate: The files of certificate and key, of a server compiled with TLS.
+        prefix: A command that runs it, such as one that pins it to a core.
         **options: Its knobs, see the top of its source.
     """
-    argv = [str(program), "--port", "0"]
+    argv = [*prefix, str(program), "--port", "0"]
     if certificate is not None:
         argv += ["--tls-cert", str(certificate[0]), "--tls-key", str(certificate[1])]
     for name, value in options.items():

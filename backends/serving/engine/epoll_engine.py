@@ -248,6 +248,8 @@ class _Level:
             raw.cut_short = end.cut_short
         raw.loop_lag_ns += end.lag_ns
         raw.cpu_s = max(raw.cpu_s or 0.0, end.cpu_s)
+        raw.cpu_total_s += end.cpu_with_parsing_s
+        raw.peak_memory_mib += end.peak_memory_mib
         if end.run_delay_s is not None:
             raw.run_delay_s = max(raw.run_delay_s or 0.0, end.run_delay_s)
         raw.reads += end.reads

@@ -119,8 +119,9 @@ class PartEnd:
     cut_short: str = ""
     lag_ns: list[int] = field(default_factory=list)
     cpu_s: float = 0.0
+    cpu_with_parsing_s: float = 0.0
+    peak_memory_mib: float = 0.0
     run_delay_s: float | None = None
-    wall_s: float = 0.0
     reads: int = 0
     unstamped_reads: int = 0
     clock_step_ns: int = 0

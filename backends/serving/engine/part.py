@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backends.serving.engine.clock import kernel_minus_monotonic_ns, now_ns
+from backends.serving.engine.clock import kernel_minus_monotonic_ns
 from backends.serving.engine.messages import PartEnd
 
 if TYPE_CHECKING:
@@ -60,7 +62,6 @@ class Part:
         self._next_lag_ns = 0
         self._lag_slot_ns = LAG_SLOT_NS
         self._cpu_s = 0.0
-        self._wall_ns = 0
         self._run_delay_s: float | None = None
         self._offset_ns = kernel_minus_monotonic_ns()
 
@@ -80,17 +81,23 @@ class Part:
         """Take note of the clocks at the start."""
         self.is_started = True
         self._cpu_s, self._run_delay_s = time.process_time(), run_delay_s()
-        self._wall_ns = now_ns()
 
     def stop_clocks(self) -> None:
         """Take note of the clocks at the end of the last request."""
         account = self.account
         account.cpu_s = time.process_time() - self._cpu_s
-        account.wall_s = (now_ns() - self._wall_ns) / 1e9
         delay_s = run_delay_s()
         if delay_s is not None and self._run_delay_s is not None:
             account.run_delay_s = delay_s - self._run_delay_s
         self.look_at_clock()
+
+    def close(self) -> PartEnd:
+        """Return the account, after the last answer was read."""
+        account = self.account
+        account.cpu_with_parsing_s = time.process_time() - self._cpu_s
+        unit = 1 if sys.platform == "darwin" else 1024  # what getrusage counts memory in
+        account.peak_memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+        return account
 
     def look_at_clock(self) -> None:
         """Notice when somebody has set the clock the kernel stamps with."""

@@ -268,7 +268,7 @@ class Worker:
         self._streams.backlog.read_all(now_ns() + patience_ns, now_ns)
         part.account.reads = self._streams.received - part.received_before
         self._part = None
-        self._say(Report(part.drive.part, part.records, part.done, is_last=True, end=part.account))
+        self._say(Report(part.drive.part, part.records, part.done, is_last=True, end=part.close()))
 
     # ---- what the streams tell ------------------------------------------------------------------
 
