@@ -62,35 +62,36 @@ class GoogleLogin:
         self._adc_dead_until = 0.0
         self.source = ""
 
-    async def access_token(self, *, fresh: bool = False) -> str:
+    async def access_token(self, *, refused: str | None = None) -> str:
         """A token for Google's APIs.
 
         Args:
-            fresh: Get a new one although the one kept seems alive: it was refused.
+            refused: A token that Google has refused although it seemed alive: not that one again.
 
         Raises:
             UnauthenticatedError: Nobody is logged in, or the login has expired.
         """
         async with self._lock:
-            if fresh or self._access is None or not self._access.alive:
+            kept = self._access
+            if kept is None or not kept.alive or kept.value == refused:
                 self._access = await self._adc_token() or await self._cli_token()
-            return self._access.value
+                return self._access.value
+            return kept.value
 
-    async def identity_token(self, audience: str, *, fresh: bool = False) -> str:
+    async def identity_token(self, audience: str) -> str:
         """A token that says to a Cloud Run service who calls.
 
         A person's token is not bound to an audience (gcloud refuses to); a service account's is.
 
         Args:
             audience: The service's own URL, without tag and path.
-            fresh: Get a new one although the one kept seems alive.
 
         Raises:
             UnauthenticatedError: No such token can be had with this login.
         """
         async with self._lock:
             kept = self._identity.get(audience)
-            if fresh or kept is None or not kept.alive:
+            if kept is None or not kept.alive:
                 kept = self._identity[audience] = await self._new_identity(audience)
             return kept.value
 
@@ -229,7 +230,7 @@ def bridge(login: GoogleLogin, loop: asyncio.AbstractEventLoop, token: str) -> C
             if self._renewed:
                 raise exceptions.RefreshError("the renewed token was refused too")  # type: ignore[no-untyped-call]
             self._renewed = True
-            renewing = asyncio.run_coroutine_threadsafe(login.access_token(fresh=True), loop)
+            renewing = asyncio.run_coroutine_threadsafe(login.access_token(refused=token), loop)
             self.token = renewing.result(_TOKEN_TIMEOUT_S)
 
     return Bridge()

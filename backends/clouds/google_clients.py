@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from backends.clouds.google_auth import GoogleLogin, bridge
@@ -111,11 +112,17 @@ class GoogleClients:
 
         try:
             async with asyncio.timeout(TIMEOUT_S + 10):
-                return await asyncio.to_thread(_translated, inside, what)
+                return await loop.run_in_executor(_threads(), _translated, inside, what)
         except TimeoutError:
             raise UnavailableError(
                 f"{what}: no answer within {TIMEOUT_S + 10:.0f} s.", next_action="Try again."
             ) from None
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """Threads of their own: work in them may wait for a token, which is fetched in another one."""
+    return ThreadPoolExecutor(max_workers=16, thread_name_prefix="google")
 
 
 def _translated(work: Callable[[], T], what: str) -> T:

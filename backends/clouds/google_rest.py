@@ -111,7 +111,7 @@ class GoogleRest:
                     next_action="Check the network, proxy and certificates of this machine.",
                 ) from None
             if answer.status_code == 401 and attempt == 0:
-                token = await self._login.access_token(fresh=True)
+                token = await self._login.access_token(refused=token)
                 continue
             break
         if not 200 <= answer.status_code < 300:

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
-from google.auth.transport.requests import Request
 
-from backends.clouds.google_route import routed
 from backends.rehearsal.cloud import launcher
 from tests.support.clients import Caller, connected, make_app
 
@@ -73,35 +70,10 @@ def running_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
     launcher.stop(folder)
 
 
-def _stage_reference_model(cloud: Cloud) -> None:
-    """The bucket with Gemma 4 E2B that a project has once it is set up."""
-    from google.auth.transport.requests import AuthorizedSession
-    from google.oauth2.credentials import Credentials
-
-    env = launcher.environment(cloud.running)
-    login = Credentials.from_authorized_user_file(  # type: ignore[no-untyped-call]
-        env["GOOGLE_APPLICATION_CREDENTIALS"]
-    )
-    refresh = routed(requests.Session(), env)
-    login.refresh(Request(refresh))
-    project = cloud.running.project
-    session = AuthorizedSession(login)  # type: ignore[no-untyped-call]
-    with routed(session, env):
-        answer = session.post(
-            f"https://storage.googleapis.com/storage/v1/b?project={project}",
-            json={"name": f"{project}-bucket", "location": "US-EAST4"},
-            timeout=10,
-        )
-        answer.raise_for_status()
-    refresh.close()
-    cloud.fault(kind="seed-model", folder="gemma-4-E2B-it")
-
-
 @pytest.fixture
 def cloud(running_cloud: Cloud) -> Iterator[Cloud]:
     """A new project in that cloud; this process's environment is put back afterwards."""
     running_cloud.control("POST", "/reset")
-    _stage_reference_model(running_cloud)
     running_cloud.control("DELETE", "/requests")
     before = dict(os.environ)
     yield running_cloud
