@@ -73,12 +73,15 @@ MaxNumSeqs = Annotated[int | None, Field(ge=1, le=4096, description="Engine batc
 @box.add(read, "Help, settings and doctor", anthropic__alwaysLoad=True)
 async def get_help(
     ctx: Context,
-    topic: Literal["overview", "settings", "targets", "options", "doctor", "errors"] = "overview",
+    topic: Literal[
+        "overview", "settings", "targets", "options", "benchmark", "doctor", "errors"
+    ] = "overview",
     target: AnyTarget = None,
 ) -> answers.Help:
     """Start here: order of work, what each target can do, settings and what is wrong with them.
 
-    topic=options lists a target's deploy options; doctor checks CLIs, engines and folders.
+    topic=options lists a target's deploy options, benchmark those of run_benchmark; doctor checks
+    CLIs, engines and folders.
     """
     return await about.help_about(app_of(ctx), topic, target)
 
@@ -327,14 +330,19 @@ async def run_benchmark(
     prompt: Annotated[
         str | None, Field(max_length=50_000, description="One fixed prompt instead.")
     ] = None,
+    options: Annotated[
+        dict[str, Any] | None,
+        # Any JSON: the benchmark's own model checks every entry, by name.
+        WithJsonSchema({"type": "object"}),
+        Field(description="mode (knee, grid), slo, rates, data: get_help(topic='benchmark')."),
+    ] = None,
 ) -> answers.Started:
     """Load the endpoint level by level, in the background; it is real traffic.
 
     Returns an operation_id at once. Next: get_operation, then get_benchmarks.
     """
-    return await measuring.run_benchmark(
-        app_of(ctx), target, name, concurrency, requests, max_tokens, prompt_tokens, prompt
-    )
+    arguments = (concurrency, requests, max_tokens, prompt_tokens, prompt)
+    return await measuring.run_benchmark(app_of(ctx), target, name, *arguments, options or {})
 
 
 @box.add(write, "Time a cold start", ability="probe_cold_start")

@@ -144,6 +144,13 @@ class Backend(abc.ABC):
         del name
         return None
 
+    async def reference_profile(self, name: str) -> str | None:
+        """The profile of `knowledge.targets` whose hardware it runs on. None where unknown."""
+        from backends.knowledge.targets import PROFILES
+
+        del name
+        return self.target if self.target in PROFILES else None
+
     async def doctor(self) -> list[Check]:
         """What this target needs on this machine, each with the fix where it is missing."""
         return []

@@ -116,6 +116,7 @@ WRONG: list[tuple[str, str, Any]] = [
     ("run_benchmark", "max_tokens", SECRET),
     ("run_benchmark", "prompt_tokens", 0),
     ("run_benchmark", "prompt", {"text": SECRET}),
+    ("run_benchmark", "options", [SECRET]),
     ("get_benchmarks", "benchmark_ids", SECRET),
     ("get_benchmarks", "benchmark_ids", [SECRET * 3]),
     ("get_benchmarks", "target", SECRET),

@@ -357,9 +357,12 @@ class BenchmarkEntry(Part):
     model: str | None = None
     state: str
     started_at: str | None = None
+    mode: str | None = None
     levels: str | None = None
     best_output_tokens_per_s: float | None = None
     best_concurrency: int | None = None
+    best_request_rate: float | None = None
+    knee: float | None = None
     usd_per_million_output_tokens: float | None = None
     basis: str | None = None
 
@@ -379,6 +382,9 @@ class BenchmarkAnswer(Answer):
     benchmark_ids: list[str]
     basis: list[str] = Field(default_factory=list)
     levels: list[dict[str, Any]] = Field(default_factory=list)
+    knee: dict[str, Any] = Field(default_factory=dict)
+    grid: list[dict[str, Any]] = Field(default_factory=list)
+    repeated: list[dict[str, Any]] = Field(default_factory=list)
     comparison: list[dict[str, Any]] = Field(default_factory=list)
     findings: list[str] = Field(default_factory=list)
     definitions: dict[str, str] = Field(default_factory=dict)

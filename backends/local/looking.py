@@ -213,6 +213,15 @@ class LocalLooking(Backend):
             return simulated_price(record.spec.get("profile"))
         return self._machine_price()
 
+    async def reference_profile(self, name: str) -> str | None:
+        """The profile a simulator imitates; nothing is known of this machine's own memory."""
+        if name == ATTACHED:
+            return None
+        record = self._get(name)
+        if record.engine != "simulator":
+            return None
+        return str(record.spec.get("profile") or DEFAULT_PROFILE)
+
     def _get(self, name: str) -> Record:
         record = self._records().get(name)
         if record is None:

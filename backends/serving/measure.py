@@ -136,18 +136,25 @@ class Measurer:
             lambda progress: self._progress(cell, started_at, progress),
             self._ends,
         )
-        self.ended_by = None
-        if raw.cut_short == CANCELLED:
-            self.ended_by = ("cancelled", CANCELLED)
-            limit = self._limits.reached()
-            if limit is not None and not self._should_stop():
-                self.ended_by, raw.cut_short = limit, limit[1]
+        self.ended_by = self._from_outside(raw)
         server = self._server_figures(scrape)
         result = level_result(
             raw, spec, cell.concurrency, started_at=started_at, server=server, cell=cell
         )
         result.efficiency = level_efficiency(result, self.model)
         return raw, result
+
+    def _from_outside(self, raw: LevelRaw) -> tuple[StopRule | Literal["cancelled"], str] | None:
+        """Say whether a wish or a limit cut a level short, and put it into its words."""
+        if raw.cut_short and self._should_stop():
+            # whatever the engine saw of it: the signal that asks may have ended its workers first
+            raw.cut_short = CANCELLED
+            return "cancelled", CANCELLED
+        limit = self._limits.reached()
+        if raw.cut_short == CANCELLED and limit is not None:
+            raw.cut_short = limit[1]
+            return limit
+        return None
 
     def _ends(self) -> bool:
         return self._should_stop() or self._limits.reached() is not None

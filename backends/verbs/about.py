@@ -32,12 +32,16 @@ ORDER_OF_WORK = [
 ]
 
 
+# Fields of a benchmark that have an argument, or that the server fills in itself.
+ARGUMENTS_OF_RUN_BENCHMARK = frozenset({"prompt", "prompt_tokens"})
+
+
 async def help_about(app: App, topic: str, target: str | None) -> Help:
     """Answer get_help.
 
     Args:
         app: The application.
-        topic: overview, settings, targets, options, doctor or errors.
+        topic: overview, settings, targets, options, benchmark, doctor or errors.
         target: Only this target, for targets, options and doctor.
     """
     targets = (target,) if target else app.targets
@@ -61,6 +65,16 @@ async def help_about(app: App, topic: str, target: str | None) -> Help:
     elif topic == "options":
         answer.options = [row for name in targets for row in options_of(app.backends.get(name))]
         answer.summary = "Entries of `options` of plan_deployment and deploy."
+    elif topic == "benchmark":
+        answer.options = benchmark_options()
+        answer.summary = (
+            "Entries of `options` of run_benchmark. With mode=knee, concurrency (or request_rates) "
+            "gives the lowest and highest load of the search; with contexts it becomes a grid."
+        )
+        answer.next_steps = [
+            f"run_benchmark(target={targets[0]!r}, concurrency=[1, 64], options={{'mode': 'knee', "
+            "'slo': ['ttft_p95<=200']})"
+        ]
     elif topic == "doctor":
         answer.doctor = await doctor(app, targets)
         bad = [check.name for check in answer.doctor if not check.ok]
@@ -101,6 +115,23 @@ def options_of(backend: Backend) -> list[dict[str, str]]:
                     "meaning": info.description or "",
                 }
             )
+    return rows
+
+
+def benchmark_options() -> list[dict[str, str]]:
+    """The options of run_benchmark that are not arguments of their own."""
+    from backends.serving.spec import OPTION_NAMES, BenchmarkSpec
+
+    rows: list[dict[str, str]] = []
+    for name in OPTION_NAMES:
+        if name in ARGUMENTS_OF_RUN_BENCHMARK:
+            continue
+        info = BenchmarkSpec.model_fields[name]
+        default = info.get_default(call_default_factory=True)
+        row = {"option": name, "type": _type_words(info.annotation)}
+        if default not in (None, "", []):
+            row["default"] = str(default)
+        rows.append(row | {"meaning": info.description or ""})
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,10 @@ from backends.verbs.observing import basis, reach
 
 if TYPE_CHECKING:
     from backends.app import App
-    from backends.base import Progress
+    from backends.base import Backend, Progress
     from backends.core.operations import Operation
     from backends.serving.runs import BenchmarkRun
+    from backends.serving.spec import BenchmarkSpec
     from backends.serving.store import BenchmarkStore
 
 _LOOK_EVERY_S = 0.25
@@ -45,45 +46,41 @@ async def run_benchmark(
     max_tokens: int,
     prompt_tokens: int | None,
     prompt: str | None,
+    options: Mapping[str, object],
 ) -> Started:
-    """Start a sweep as an operation.
+    """Start a sweep, a search for the knee or a grid as an operation.
 
     Raises:
-        InvalidInputError: The levels or prompts make no sense together.
+        InvalidInputError: The loads, prompts or options are unknown or make no sense together.
         ConflictError: The deployment is not ready.
         EndpointError: It is up and refuses.
     """
-    from backends.serving.runs import BenchmarkSpec
-
     backend = app.backend(target, "run_benchmark")
     name = await backend.resolve(name)
     if prompt is not None and prompt_tokens is not None:
         raise InvalidInputError("prompt", "and prompt_tokens exclude each other.")
+    # What is wrong with the arguments is said before anything is asked.
+    arguments: dict[str, object] = {
+        "levels": concurrency,
+        "requests_per_level": requests,
+        "max_tokens": max_tokens,
+        "prompt_tokens": prompt_tokens,
+        "prompt": prompt,
+        "label": f"{target}/{name}",
+        "target": target,
+        "deployment": name,
+    }
+    _check_options(options)
+    price = await backend.price(name)
+    rate = price.usd_per_hour if price is not None else None
+    known = await _hardware(backend, name) | ({"usd_per_hour": rate} if rate else {})
+    spec = _spec(known | dict(options) | arguments, options)
+    if spec.dataset_path is not None:
+        await asyncio.to_thread(_check_dataset, spec)
     # Asked before the worker starts: an endpoint that does not answer is an error of this call.
     async with reach(backend, name) as client:
         model = await client.model_name()
         simulated = client.endpoint.simulated
-    price = await backend.price(name)
-    rate = price.usd_per_hour if price is not None else None
-    try:
-        spec = BenchmarkSpec(
-            levels=concurrency,
-            requests_per_level=requests,
-            max_tokens=max_tokens,
-            prompt_source="fixed" if prompt_tokens is None else "generated",
-            prompt=prompt,
-            **({} if prompt_tokens is None else {"prompt_tokens": prompt_tokens}),
-            usd_per_hour=rate or None,
-            label=f"{target}/{name}",
-            target=target,
-            deployment=name,
-        )
-    except ValidationError as error:
-        item = error.errors(include_url=False, include_input=False)[0]
-        field = {"levels": "concurrency"}.get(str(item["loc"][0]) if item["loc"] else "", "")
-        raise InvalidInputError(
-            field or "arguments", item["msg"].removeprefix("Value error, ")
-        ) from None
     benchmark_id = new_id("bench")
     operation = await asyncio.to_thread(
         app.operations.start,
@@ -93,11 +90,9 @@ async def run_benchmark(
         {"benchmark_id": benchmark_id, "spec": spec.model_dump(mode="json")},
         worker_env(app),
     )
-    levels = ", ".join(map(str, concurrency))
-    total = sum(spec.requests_for(level) for level in concurrency)
     return Started(
-        summary=f"Benchmark {benchmark_id} of {model} on {target}/{name} started at concurrency "
-        f"{levels}: {total} requests of {max_tokens} tokens, figures will be {basis(simulated)}.",
+        summary=f"Benchmark {benchmark_id} of {model} on {target}/{name} started: "
+        f"{_what_it_does(spec)}, figures will be {basis(simulated)}.",
         operation_id=operation.id,
         kind=operation.kind,
         target=target,
@@ -108,6 +103,78 @@ async def run_benchmark(
             f"get_benchmarks(benchmark_ids=[{benchmark_id!r}])",
         ],
     )
+
+
+def _check_options(options: Mapping[str, object]) -> None:
+    """Refuse options by name before anything is asked of them."""
+    from backends.serving.spec import OPTION_NAMES
+    from backends.verbs.about import ARGUMENTS_OF_RUN_BENCHMARK
+
+    for option in options:
+        if option in ARGUMENTS_OF_RUN_BENCHMARK:
+            raise InvalidInputError(f"options.{option}", "is an argument of its own.")
+        if option not in OPTION_NAMES:
+            raise InvalidInputError(
+                f"options.{option[:40]}", "is unknown.", allowed=", ".join(OPTION_NAMES)
+            )
+
+
+def _spec(fields: Mapping[str, object], options: Mapping[str, object]) -> BenchmarkSpec:
+    """Make the spec; what is wrong is named as the caller named it."""
+    from backends.serving.spec import BenchmarkSpec
+
+    try:
+        return BenchmarkSpec.asked(fields)
+    except ValidationError as error:
+        item = error.errors(include_url=False, include_input=False)[0]
+        field = str(item["loc"][0]) if item["loc"] else ""
+        named = {"levels": "concurrency", "requests_per_level": "requests"}.get(field, field)
+        if field in options or not field:
+            named = f"options.{field}" if field else "arguments"
+        raise InvalidInputError(named, item["msg"].removeprefix("Value error, ")) from None
+
+
+def _check_dataset(spec: BenchmarkSpec) -> None:
+    from backends.serving.datasets import read_dataset
+
+    if spec.dataset_path is not None:
+        if not spec.dataset_path.expanduser().is_absolute():
+            raise InvalidInputError("options.dataset_path", "must be an absolute path.")
+        read_dataset(spec.dataset_path, chat=spec.endpoint_kind == "chat")
+
+
+async def _hardware(backend: Backend, name: str) -> dict[str, object]:
+    """The accelerator a deployment runs on, for the share of its bandwidth; empty if unknown."""
+    from backends.knowledge.targets import PROFILES
+
+    profile = PROFILES.get(await backend.reference_profile(name) or "")
+    if profile is None:
+        return {}
+    return {
+        "accelerator": profile.accelerator.name,
+        "chips": profile.chips,
+        "kv_cache_dtype": profile.kv_cache_dtype,
+    }
+
+
+def _what_it_does(spec: BenchmarkSpec) -> str:
+    """Say in one clause what will be measured."""
+    if spec.request_rates is None:
+        loads = f"concurrency {', '.join(map(str, spec.levels))}"
+        total = sum(spec.requests_for(level) for level in spec.levels)
+    else:
+        loads = f"{', '.join(f'{rate:g}' for rate in spec.request_rates)} requests/s"
+        total = sum(spec.requests_for(1, rate) for rate in spec.request_rates)
+    size = f"requests of {spec.max_tokens} tokens"
+    if spec.mode == "knee":
+        return (
+            f"the highest load within {' and '.join(map(str, spec.bounds))} is searched between "
+            f"the lowest and highest of {loads}, in at most {spec.knee_steps} steps of {size}"
+        )
+    total *= spec.repetitions * len(spec.contexts or [0])
+    where = f" at {', '.join(map(str, spec.contexts))} prompt tokens" if spec.contexts else ""
+    times = f", {spec.repetitions} times each" if spec.repetitions > 1 else ""
+    return f"{loads}{where}{times}: {total} {size}"
 
 
 async def list_operations(app: App, limit: int, cursor: str | None) -> OperationList:
@@ -209,6 +276,7 @@ def _partial(app: App, benchmark_id: str) -> dict[str, Any]:
     return {
         "levels_done": [
             {
+                "load": level.load_words,
                 "concurrency": level.concurrency,
                 "output_tokens_per_s": level.output_tokens_per_s,
                 "ttft_ms_p50": level.ttft_ms.p50,
@@ -247,9 +315,12 @@ def _list(app: App, target: str | None, limit: int, cursor: str | None) -> Bench
                 model=run.model,
                 state="silent" if run.silent else run.state,
                 started_at=run.created_at,
-                levels=", ".join(map(str, run.levels)) or "none",
+                levels=", ".join(run.loads) or "none",
+                mode=None if run.mode == "levels" else run.mode,
                 best_output_tokens_per_s=run.best_output_tokens_per_s,
-                best_concurrency=run.best_concurrency,
+                best_concurrency=run.best_concurrency if run.best_request_rate is None else None,
+                best_request_rate=run.best_request_rate,
+                knee=run.knee,
                 usd_per_million_output_tokens=run.best_usd_per_million_output_tokens,
                 basis=basis(run.simulated),
             )
@@ -273,21 +344,28 @@ def _show(app: App, ids: list[str]) -> BenchmarkAnswer:
 
 def _one(store: BenchmarkStore, run: BenchmarkRun) -> BenchmarkAnswer:
     from backends.serving.chart import run_chart
+    from backends.serving.html_report import run_html
 
     folder = store.folder(run.id)
     files = {"run_json": str(folder / "run.json"), "levels_csv": str(folder / "levels.csv")}
+    images = _chart([run], lambda: run_chart(run), folder / "chart.png", files)
+    files["report_html"] = str(_written(folder / "report.html", run_html(run)))
     label = basis(run.simulated)
+    whole = run.model_dump(mode="json")
     return BenchmarkAnswer(
         summary=f"{run.id} of {run.endpoint.model} on {run.label or run.endpoint.base_url}: "
         f"{run.state}, {len(run.levels)} levels, {label}.",
         warnings=_warnings(run),
         benchmark_ids=[run.id],
         basis=[str(label)],
-        levels=[_level(level) for level in run.model_dump(mode="json")["levels"]],
+        levels=[_level(level) for level in whole["levels"]],
+        knee=_without_nothing(whole["knee"] or {}),
+        grid=[_without_nothing(cell) for cell in whole["grid"]],
+        repeated=[_without_nothing(group) for group in whole["repeated"]],
         findings=run.findings,
         definitions=run.definitions,
         files=files,
-        images=_chart([run], lambda: run_chart(run), folder / "chart.png", files),
+        images=images,
         next_steps=[f"get_benchmarks(benchmark_ids=[{run.id!r}, ...]) compares it with others"],
     )
 
@@ -295,10 +373,14 @@ def _one(store: BenchmarkStore, run: BenchmarkRun) -> BenchmarkAnswer:
 def _several(store: BenchmarkStore, runs: list[BenchmarkRun]) -> BenchmarkAnswer:
     from backends.serving.chart import comparison_chart
     from backends.serving.comparison import compare
+    from backends.serving.html_report import comparison_html
 
     compared = compare(runs)
     files = {run.id: str(store.folder(run.id) / "run.json") for run in runs}
     chart = store.folder(runs[0].id) / "comparison.png"
+    images = _chart(runs, lambda: comparison_chart(runs), chart, files)
+    page = _written(chart.with_suffix(".html"), comparison_html(runs))
+    files["report_html"] = str(page)
     ids = [run.id for run in runs]
     return BenchmarkAnswer(
         summary=f"{len(runs)} runs compared: {', '.join(ids)}.",
@@ -306,10 +388,10 @@ def _several(store: BenchmarkStore, runs: list[BenchmarkRun]) -> BenchmarkAnswer
         + [f"{run.id}: {said}" for run in runs for said in _warnings(run)],
         benchmark_ids=ids,
         basis=[f"{run.id}: {basis(run.simulated)}" for run in runs],
-        comparison=[run.model_dump(mode="json") for run in compared.runs],
+        comparison=[_without_nothing(run.model_dump(mode="json")) for run in compared.runs],
         findings=compared.verdicts,
         files=files,
-        images=_chart(runs, lambda: comparison_chart(runs), chart, files),
+        images=images,
     )
 
 
@@ -323,6 +405,11 @@ def _chart(
     path.write_bytes(content)
     files["chart_png"] = str(path)
     return [Picture.png(content)]
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 # What a reader of one run needs of each level; the rest is in run.json.
@@ -345,13 +432,36 @@ _LEVEL_FIELDS = (
     "partial",
     "error_samples",
     "timestamp_source",
+    "request_rate",
+    "context_tokens",
+    "repetition",
+    "steady",
+    "meets_slo",
+    "slo_misses",
+    "goodput_requests_per_s",
+    "slo_attainment",
+    "efficiency",
+    "beside_server",
 )
+
+
+def _without_nothing(found: dict[str, Any]) -> dict[str, Any]:
+    """A part of a run without what it does not know."""
+    return {key: value for key, value in found.items() if value not in (None, [], "")}
 
 
 def _level(level: dict[str, Any]) -> dict[str, Any]:
     shown = {key: level[key] for key in _LEVEL_FIELDS if level.get(key) not in (None, [])}
     if not level["partial"]:
         shown.pop("partial")
+    if level["repetition"] == 1:
+        shown.pop("repetition")
+    if level["request_rate"] is not None:  # then it is only the most in flight
+        shown["most_in_flight"] = shown.pop("concurrency")
+    if "steady" in shown:
+        shown["steady"] = _without_nothing(shown["steady"])
+    if "beside_server" in shown:
+        shown["beside_server"] = [_without_nothing(row) for row in shown["beside_server"]]
     if "error_samples" in shown:
         shown["error_samples"] = [
             f"{sample['count']}x {sample['kind']}: {sample['message']}"
@@ -361,7 +471,7 @@ def _level(level: dict[str, Any]) -> dict[str, Any]:
 
 
 def _warnings(run: BenchmarkRun) -> list[str]:
-    invalid = [str(level.concurrency) for level in run.levels if not level.valid]
+    invalid = list(dict.fromkeys(lv.load_words for lv in run.levels if not lv.valid))
     warnings = list(run.warnings)
     if run.simulated:
         warnings.insert(0, "Simulated: not a measurement of any GPU.")
