@@ -79,16 +79,16 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
         if name == ATTACHED:
             raise InvalidInputError("name", f"{ATTACHED!r} stands for VLLM_BASE_URL.")
         if self._records().get(name) is not None:
-            raise ConflictError(
-                f"{self._at(name)} exists already.",
-                next_action=f"Choose another name, or see {self._call('get_status', name)}.",
-            )
+            raise self._exists(name)
         settings = self.services.settings
         engine = spec.engine or settings.local_engine.value
-        port = spec.port or free_port(self._records().ports())
-        if not port_is_free(port):
+        others = self._records().ports()
+        port = spec.port or free_port(others)
+        # One that starts, or is stopped, does not listen; the port is its own all the same.
+        if port in others or not port_is_free(port):
+            owner = " by another deployment" if port in others else ""
             raise ConflictError(
-                f"Port {port} on {HOST} is taken.",
+                f"Port {port} on {HOST} is taken{owner}.",
                 next_action="Leave options.port out to get a free one.",
             )
         spec = spec.model_copy(update={"engine": engine, "port": port})
@@ -183,61 +183,91 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
 
     async def run_step(self, plan: Plan, step: Step) -> str:
         """Run one step of a plan made here."""
-        records = self._records()
         if step.kind == "start":
             record = Record.model_validate(step.data).model_copy(update={"created_at": stamp()})
-            try:
-                record = await asyncio.to_thread(records.start, record, self._secrets())
-            except EngineError:
-                # Nothing runs, so nothing is left: the name is free for another try.
-                await asyncio.to_thread(records.remove, record.name)
-                raise
-            return (
-                f"started {record.engine} of {record.model}, pid {record.pid}, port {record.port}"
-            )
+            return await asyncio.to_thread(self._start_first, record)
         name = str(step.data["name"])
-        record = self._get(name)
         if step.kind == "stop":
-            ran = await asyncio.to_thread(records.stop, record, _STOP_PATIENCE_S)
-            return f"stopped pid {record.pid}" if ran else "it was not running"
+            return await asyncio.to_thread(self._stop, name)
         if step.kind == "remove":
-            await asyncio.to_thread(records.remove, name)
-            return f"removed {records.folder(name)}"
+            return await asyncio.to_thread(self._remove, name)
         raise DevopsError(f"{self.target} has no step of kind {step.kind!r}.")
 
     async def start(self, name: str, *, restart: bool) -> Changed:
         """Start the engine with the command it was deployed with."""
-        record = self._ours(name)
-        done: list[str] = []
-        if record.alive:
-            if not restart:
-                status = await self.status(name)
-                return Changed(
-                    summary=f"{self._at(name)} runs already and is {status.state}; nothing done.",
-                    target=self.target,
-                    name=name,
-                    state=status.state,
-                    url=status.url,
-                    next_steps=status.next_steps,
-                )
-            await asyncio.to_thread(self._records().stop, record, _STOP_PATIENCE_S)
-            done.append(f"stopped pid {record.pid}")
-        if not port_is_free(record.port):
-            raise ConflictError(
-                f"Port {record.port} of {self._at(name)} is taken by something else.",
-                next_action="Free it, or destroy this deployment and deploy it again.",
+        self._ours(name)
+        done = await asyncio.to_thread(self._start_again, name, restart=restart)
+        if not done:
+            status = await self.status(name)
+            return Changed(
+                summary=f"{self._at(name)} runs already and is {status.state}; nothing done.",
+                target=self.target,
+                name=name,
+                state=status.state,
+                url=status.url,
+                next_steps=status.next_steps,
             )
-        record = await asyncio.to_thread(self._records().start, record, self._secrets())
-        done.append(f"started pid {record.pid} on port {record.port}")
         return Changed(
             summary=f"{self._at(name)} is starting.",
             target=self.target,
             name=name,
             state="starting",
-            url=f"http://{HOST}:{record.port}",
+            url=f"http://{HOST}:{self._get(name).port}",
             done=done,
             next_steps=[self._call("wait_until_ready", name)],
         )
+
+    # Whoever changes something looks again when it is his turn: another call, or another server on
+    # the same state directory, may have been there since the plan was checked.
+
+    def _start_first(self, record: Record) -> str:
+        records = self._records()
+        with records.changing(record.name):
+            if records.get(record.name) is not None:
+                raise self._exists(record.name)
+            try:
+                record = records.start(record, self._secrets())
+            except EngineError:
+                # Nothing runs, so nothing is left: the name is free for another try.
+                records.remove(record.name)
+                raise
+        return f"started {record.engine} of {record.model}, pid {record.pid}, port {record.port}"
+
+    def _start_again(self, name: str, *, restart: bool) -> list[str]:
+        """What was done; nothing where it runs and is not to be restarted."""
+        records = self._records()
+        done: list[str] = []
+        with records.changing(name):
+            record = self._ours(name)
+            if record.alive:
+                if not restart:
+                    return []
+                records.stop(record, _STOP_PATIENCE_S)
+                done.append(f"stopped pid {record.pid}")
+            if not port_is_free(record.port):
+                raise ConflictError(
+                    f"Port {record.port} of {self._at(name)} is taken by something else.",
+                    next_action="Free it, or destroy this deployment and deploy it again.",
+                )
+            record = records.start(record, self._secrets())
+        return [*done, f"started pid {record.pid} on port {record.port}"]
+
+    def _stop(self, name: str) -> str:
+        records = self._records()
+        with records.changing(name):
+            record = self._get(name)
+            ran = records.stop(record, _STOP_PATIENCE_S)
+        return f"stopped pid {record.pid}" if ran else "it was not running"
+
+    def _remove(self, name: str) -> str:
+        records = self._records()
+        with records.changing(name):
+            record = self._get(name)
+            if record.alive:
+                # Started again after the step before this one.
+                records.stop(record, _STOP_PATIENCE_S)
+            records.remove(name)
+        return f"removed {records.folder(name)}"
 
     # --------------------------------------------------------------------------------- reading
 
@@ -325,6 +355,12 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
         if record.managed_by != MANAGED_BY_US:
             raise NotManagedError(f"{self._at(name)} does not carry {MANAGED_BY}={MANAGED_BY_US}.")
         return record
+
+    def _exists(self, name: str) -> ConflictError:
+        return ConflictError(
+            f"{self._at(name)} exists already.",
+            next_action=f"Choose another name, or see {self._call('get_status', name)}.",
+        )
 
     def _secrets(self) -> dict[str, str]:
         key = self.services.settings.api_key

@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
+import os
 import re
 import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backends.core.detached import created_at, detach, end, is_running
-from backends.core.errors import DevopsError, EngineError
+from backends.core.errors import ConflictError, DevopsError, EngineError
 from backends.core.names import MANAGED_BY_US, NAME_PATTERN
-from backends.core.state import StateDir, read_json, stamp, write_json
+from backends.core.state import StateDir, private_folder, read_json, stamp, write_json, writing
 
 MARK = "VLLM_DEVOPS_DEPLOYMENT"
 EngineKind = Literal["simulator", "vllm"]
+
+# Longer than a stop with all its patience: who waits for one gets its turn.
+_TURN_S = 16.0
 
 
 class Record(BaseModel):
@@ -131,6 +138,46 @@ class Records:
                 found |= {record.port} if record is not None else set()
         return found
 
+    @contextlib.contextmanager
+    def changing(self, name: str) -> Iterator[None]:
+        """One change of a deployment at a time, whichever call of whichever server makes it.
+
+        Two that look, find nothing running, and both start an engine would leave one that no
+        record names and nothing ever stops. Blocks for at most 16 s.
+
+        Raises:
+            ConflictError: Another change of it is still under way.
+        """
+        path = self._root / f".{name}.lock"
+        deadline = time.monotonic() + _TURN_S
+        while (lock := self._try_lock(path)) is None:
+            if time.monotonic() > deadline:
+                raise ConflictError(
+                    f"local/{name} is being changed by another call.",
+                    next_action="Call get_status to see what became of it, then try again.",
+                )
+            time.sleep(0.02)
+        try:
+            yield
+        finally:
+            if not self.folder(name).exists():
+                path.unlink(missing_ok=True)
+            os.close(lock)
+
+    def _try_lock(self, path: Path) -> int | None:
+        with writing(path):
+            private_folder(path.parent)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever had it before may have removed the file: then this locks nothing.
+            if os.fstat(lock).st_ino == path.stat().st_ino:
+                return lock
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        os.close(lock)
+        return None
+
     def put(self, record: Record) -> None:
         """Write a record down."""
         write_json(self._path(record.name), record.model_dump(mode="json", by_alias=True))
@@ -142,8 +189,9 @@ class Records:
             EngineError: The program could not be started.
         """
         log = self.log(record.name)
-        if log.exists():
-            log.replace(self.previous_log(record.name))
+        with writing(log):
+            if log.exists():
+                log.replace(self.previous_log(record.name))
         record = record.model_copy(
             update={
                 "started_at": stamp(),
@@ -222,6 +270,4 @@ def _find_by_mark(mark: str) -> int | None:
 
 
 def _session_of(pid: int) -> int:
-    import os
-
     return os.getsid(pid)

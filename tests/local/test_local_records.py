@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.core.errors import EngineError
+from backends.core.errors import ConflictError, EngineError
 from backends.core.state import StateDir
 from backends.local.records import Record, Records
 from tests.support.processes import wait_for
@@ -113,3 +113,20 @@ def test_a_program_that_is_not_there_is_an_engine_error_with_the_systems_words(
 @pytest.mark.parametrize("name", ["../up", "UPPER", "", "a/b", ".hidden", "a" * 64])
 def test_a_name_that_is_no_deployment_name_is_nobodys_record(records: Records, name: str) -> None:
     assert records.get(name) is None
+
+
+def test_who_waits_too_long_for_its_turn_is_told_so(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backends.local.records._TURN_S", 0.1)
+    with (
+        records.changing("demo"),
+        pytest.raises(ConflictError, match="being changed by another call"),
+        records.changing("demo"),
+    ):
+        pass
+    with records.changing("demo"):  # and its turn comes when the other has finished
+        pass
+    assert not records.folder("demo").parent.exists() or not list(
+        records.folder("demo").parent.iterdir()
+    )
