@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from backends.core.errors import SettingsError
 from backends.core.masking import mask
 from backends.core.state import StateDir, private_folder, stamp, writing
 
@@ -73,7 +74,11 @@ class AuditLog:
                 os.close(descriptor)
 
     def tail(self, max_bytes: int = 20_000) -> str:
-        """The newest whole lines, at most `max_bytes` of them; empty where nothing was changed."""
+        """The newest whole lines, at most `max_bytes` of them; empty where nothing was changed.
+
+        Raises:
+            SettingsError: The log is there and cannot be read.
+        """
         try:
             with self._path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -81,6 +86,12 @@ class AuditLog:
                 data = file.read()
         except FileNotFoundError:
             return ""
+        except OSError as error:
+            raise SettingsError(
+                f"{self._path} cannot be read.",
+                words=error.strerror or str(error),
+                next_action="Set VLLM_DEVOPS_STATE_DIR to a folder you own.",
+            ) from error
         if size > max_bytes:
             data = data[data.find(b"\n") + 1 :]
         return data.decode("utf-8", "replace")

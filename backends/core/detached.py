@@ -10,9 +10,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from backends.core.settings import PROJECT_DIR
 from backends.core.state import private_folder
+
+if TYPE_CHECKING:
+    import psutil
+
+# The kernel counts in hundredths of a second, and a number is not given out again that fast.
+_SAME_MOMENT_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -21,7 +28,7 @@ class Detached:
 
     Attributes:
         pid: Its process id, which is also its group and session.
-        created: When the kernel says it was created, to tell it from a later one of that number.
+        created: What `created_at` says of it, to tell it from a later one of that number.
     """
 
     pid: int
@@ -69,26 +76,43 @@ def detach(
 
 
 def created_at(pid: int) -> float | None:
-    """When process `pid` was created, in seconds since the epoch; None if there is none."""
+    """When process `pid` was created, in seconds; None if there is none.
+
+    Counted from the boot where the kernel says so (Linux): counted from the epoch it would change
+    whenever somebody sets the clock, and what runs would be taken for a stranger.
+    """
     import psutil
 
     try:
-        return float(psutil.Process(pid).create_time())
+        return _moment_of_birth(psutil.Process(pid))
     except psutil.Error:
         return None
 
 
 def is_running(pid: int, created: float | None) -> bool:
-    """Whether that very process still runs (a zombie does not)."""
+    """Whether that very process still runs (a zombie does not).
+
+    A process whose creation is not known is nobody's: it would be signalled on a guess.
+    """
     import psutil
 
     try:
         process = psutil.Process(pid)
-        if created is not None and abs(process.create_time() - created) > 1.0:
+        born = _moment_of_birth(process)
+        if created is None or abs(born - created) > _SAME_MOMENT_S:
             return False
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
+    except (psutil.Error, ValueError, OverflowError):  # no such process, or no such number
         return False
+
+
+def _moment_of_birth(process: psutil.Process) -> float:
+    try:
+        stat = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        # proc_pid_stat(5): field 22, in clock ticks; the name before it may hold anything.
+        return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return float(process.create_time())
 
 
 def signal_group(pid: int, number: signal.Signals) -> bool:

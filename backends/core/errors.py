@@ -125,7 +125,7 @@ class NotManagedError(DevopsError):
 
 
 class PlanError(DevopsError):
-    """The plan id cannot be used. `reason` is unknown, used, expired, stale or mismatch."""
+    """The plan id cannot be used. `reason`: unknown, damaged, used, expired, stale or mismatch."""
 
     code = "plan"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -17,13 +18,41 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from backends.core.detached import detach, is_running, signal_group
-from backends.core.errors import NotFoundError, OperationError
-from backends.core.state import StateDir, new_id, now, read_json, stamp, write_json
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from backends.core.detached import detach, is_running, signal_group
+from backends.core.errors import DevopsError, NotFoundError, OperationError
+from backends.core.state import StateDir, new_id, now, read_json, stamp, write_json, writing
+
+_ID = re.compile(r"op-[0-9]{8}-[0-9]{6}-[0-9a-f]{4,16}")
 FINISHED = frozenset({"succeeded", "failed", "cancelled"})
 _CANCEL_PATIENCE_S = 15.0
 _LOG_TAIL_BYTES = 4_000
+
+
+class _Asked(BaseModel):
+    """`operation.json`."""
+
+    kind: str
+    target: str
+    name: str
+    params: dict[str, Any]
+    started_at: str
+    pid: int | None = None
+    pid_created: float | None = None
+
+
+class _Status(BaseModel):
+    """`status.json`: what is relied on; the rest is passed on as it is."""
+
+    model_config = ConfigDict(extra="allow")
+
+    state: str = "queued"
+    done: float | None = None
+    total: float | None = None
+    message: str | None = None
+    error: str | None = None
+    result: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -131,45 +160,38 @@ class Operations:
 
         Raises:
             NotFoundError: There is none of that id.
+            OperationError: Its files are damaged.
         """
-        folder = self._root / operation_id
-        record = read_json(folder / "operation.json") if folder.parent == self._root else None
-        if record is None:
-            raise NotFoundError(
-                f"There is no operation {operation_id[:64]!r}.",
-                next_action="Call get_operation without an id to list them.",
-            )
-        status = read_json(folder / "status.json") or {}
-        state = str(status.get("state", "queued"))
-        if state not in FINISHED and not self._alive(record):
+        folder = self._folder(operation_id)
+        asked = self._asked(folder)
+        status = self._status(folder)
+        state = status.state
+        if state not in FINISHED and not self._alive(asked):
             # Read once more: it may have finished between the two looks.
-            status = read_json(folder / "status.json") or {}
-            state = str(status.get("state", "queued"))
+            status = self._status(folder)
+            state = status.state
             if state not in FINISHED:
                 cancelled = (folder / "cancel").exists()
                 state = "cancelled" if cancelled else "failed"
-                status = status | {
-                    "error": status.get("error")
-                    or (
-                        "The worker was stopped before it could finish."
-                        if cancelled
-                        else "The worker died without a word (killed, or the machine restarted)."
-                    )
-                }
+                status.error = status.error or (
+                    "The worker was stopped before it could finish."
+                    if cancelled
+                    else "The worker died without a word (killed, or the machine restarted)."
+                )
         return Operation(
             id=operation_id,
-            kind=str(record.get("kind")),
-            target=str(record.get("target")),
-            name=str(record.get("name")),
-            params=record.get("params", {}),
+            kind=asked.kind,
+            target=asked.target,
+            name=asked.name,
+            params=asked.params,
             state=state,
-            started_at=str(record.get("started_at")),
+            started_at=asked.started_at,
             folder=folder,
-            status=status,
+            status=status.model_dump(exclude_none=True),
         )
 
     def all(self) -> list[Operation]:
-        """Every operation, newest first."""
+        """Every operation, newest first; one that cannot be read is failed and says so."""
         if not self._root.is_dir():
             return []
         ids = sorted((path.name for path in self._root.iterdir() if path.is_dir()), reverse=True)
@@ -177,8 +199,26 @@ class Operations:
         for operation_id in ids:
             # A folder whose record is not yet written, or is foreign, is not an operation.
             with contextlib.suppress(NotFoundError):
-                found.append(self.get(operation_id))
+                found.append(self._get_or_damaged(operation_id))
         return found
+
+    def _get_or_damaged(self, operation_id: str) -> Operation:
+        try:
+            return self.get(operation_id)
+        except NotFoundError:
+            raise
+        except DevopsError as error:
+            return Operation(
+                id=operation_id,
+                kind="unknown",
+                target="unknown",
+                name="unknown",
+                params={},
+                state="failed",
+                started_at="unknown",
+                folder=self._root / operation_id,
+                status={"message": error.message, "error": error.message},
+            )
 
     def cancel(self, operation_id: str) -> Operation:
         """Stop an operation; what it has produced stays. Waits at most 15 s, then kills it.
@@ -189,24 +229,60 @@ class Operations:
         operation = self.get(operation_id)
         if operation.finished:
             return operation
-        (operation.folder / "cancel").touch()
-        record = read_json(operation.folder / "operation.json") or {}
-        if self._signal(record, signal.SIGTERM):
+        wish = operation.folder / "cancel"
+        with writing(wish):
+            wish.touch()
+        asked = self._asked(operation.folder)
+        if self._signal(asked, signal.SIGTERM):
             deadline = time.monotonic() + _CANCEL_PATIENCE_S
-            while self._alive(record) and time.monotonic() < deadline:
+            while self._alive(asked) and time.monotonic() < deadline:
                 time.sleep(0.05)
-            if self._alive(record):
-                self._signal(record, signal.SIGKILL)
+            if self._alive(asked):
+                self._signal(asked, signal.SIGKILL)
         return self.get(operation_id)
 
-    def _alive(self, record: Mapping[str, Any]) -> bool:
-        pid = record.get("pid")
-        if not isinstance(pid, int):
-            # Between the two writes of `start`, for a moment only.
-            return str(record.get("started_at", "")) > stamp(now() - timedelta(seconds=5))
-        return is_running(pid, record.get("pid_created"))
+    def _folder(self, operation_id: str) -> Path:
+        if not _ID.fullmatch(operation_id):
+            raise _no_such(operation_id)
+        return self._root / operation_id
 
-    def _signal(self, record: Mapping[str, Any], number: signal.Signals) -> bool:
-        if not self._alive(record) or not isinstance(record.get("pid"), int):
+    def _asked(self, folder: Path) -> _Asked:
+        raw = read_json(folder / "operation.json")
+        if raw is None:
+            raise _no_such(folder.name)
+        try:
+            return _Asked.model_validate(raw)
+        except ValidationError as error:
+            raise _damaged(folder / "operation.json", error) from error
+
+    def _status(self, folder: Path) -> _Status:
+        try:
+            return _Status.model_validate(read_json(folder / "status.json") or {})
+        except ValidationError as error:
+            raise _damaged(folder / "status.json", error) from error
+
+    def _alive(self, asked: _Asked) -> bool:
+        if asked.pid is None:
+            # Between the two writes of `start`, for a moment only.
+            return asked.started_at > stamp(now() - timedelta(seconds=5))
+        return is_running(asked.pid, asked.pid_created)
+
+    def _signal(self, asked: _Asked, number: signal.Signals) -> bool:
+        if asked.pid is None or not self._alive(asked):
             return False
-        return signal_group(int(record["pid"]), number)
+        return signal_group(asked.pid, number)
+
+
+def _no_such(operation_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"There is no operation {operation_id[:64]!r}.",
+        next_action="Call get_operation without an id to list them.",
+    )
+
+
+def _damaged(path: Path, error: ValidationError) -> OperationError:
+    fields = ", ".join(str(item["loc"][0]) for item in error.errors() if item["loc"])
+    return OperationError(
+        f"{path} is damaged: {fields}.",
+        next_action=f"Look at {path.parent}; move it away if it is of no use.",
+    )

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backends.core.answers import PlanAnswer, Price, Setting, StepView
 from backends.core.errors import DevopsError, PlanError, StepFailedError
@@ -176,14 +176,21 @@ class PlanBook:
         """The plan of that id, if it can still be used for this call. Does not use it up.
 
         Raises:
-            PlanError: Unknown, used, expired, or made for something else.
+            PlanError: Unknown, damaged, used, expired, or made for something else.
         """
         again = f"Call {verb} without plan_id for a new plan."
         path = self._path(plan_id)
         raw = read_json(path) if path.parent == self._state.plans else None
         if raw is None:
             raise PlanError("unknown", f"There is no plan {plan_id[:64]!r}.", next_action=again)
-        stored = StoredPlan.model_validate(raw)
+        try:
+            stored = StoredPlan.model_validate(raw)
+        except ValidationError as error:
+            raise PlanError(
+                "damaged",
+                f"Plan {plan_id} cannot be read: {path} is not as it was written.",
+                next_action=again,
+            ) from error
         if path.with_suffix(".used").exists():
             raise PlanError(
                 "used",
@@ -241,9 +248,9 @@ class PlanBook:
         if not self._state.plans.is_dir():
             return
         limit = (moment - timedelta(days=1)).timestamp()
-        for path in self._state.plans.iterdir():
+        for path in self._state.plans.glob("plan-*"):
             try:
-                if path.stat().st_mtime < limit:
+                if path.is_file() and path.stat().st_mtime < limit:
                     path.unlink()
             except FileNotFoundError:
                 continue

@@ -88,23 +88,28 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in `path`, or None where there is no such file.
 
     Raises:
-        DevopsError: The file is there but is not a JSON object (damaged or foreign).
+        DevopsError: The file is there but cannot be read as a JSON object (damaged or foreign).
     """
+    look = f"Look at {path}; move it away if it is of no use."
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise DevopsError(
+            f"{path} cannot be read.", words=error.strerror or str(error), next_action=look
+        ) from error
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise DevopsError(
             f"{path} is not readable as JSON.",
             words=str(error),
             cause="It was damaged or edited by hand.",
-            next_action=f"Look at {path}; move it away if it is of no use.",
+            next_action=look,
         ) from error
     if not isinstance(value, dict):
-        raise DevopsError(f"{path} does not hold a JSON object.")
+        raise DevopsError(f"{path} does not hold a JSON object.", next_action=look)
     return value
 
 

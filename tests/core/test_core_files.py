@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -84,6 +85,35 @@ def test_a_damaged_file_is_named_and_not_taken_for_an_absent_one(tmp_path: Path,
     with pytest.raises(DevopsError, match=r"x\.json"):
         read_json(path)
     assert read_json(tmp_path / "absent.json") is None
+
+
+def test_a_file_that_is_no_text_or_no_file_is_damaged_too(tmp_path: Path) -> None:
+    (tmp_path / "bytes.json").write_bytes(b"\x88\xff{}")
+    (tmp_path / "deep.json").write_text("[" * 100_000, encoding="utf-8")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
+    for path in sorted(tmp_path.iterdir()):
+        with pytest.raises(DevopsError, match=path.name) as caught:
+            read_json(path)
+        assert str(path) in caught.value.next_action
+
+
+def test_a_damaged_plan_is_refused_and_foreign_files_hinder_no_plan(tmp_path: Path) -> None:
+    book = PlanBook(StateDir(tmp_path), ttl_minutes=15)
+    stored = book.keep(a_plan())
+    write_json(tmp_path / "plans" / f"{stored.plan_id}.json", {})
+    with pytest.raises(PlanError) as caught:
+        book.find(stored.plan_id, "deploy", "local", "demo")
+    assert caught.value.reason == "damaged"
+    (tmp_path / "plans" / "plan-folder").mkdir()
+    os.utime(tmp_path / "plans" / "plan-folder", (0, 0))
+    assert book.keep(a_plan())
+
+
+def test_an_audit_log_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    (tmp_path / "audit.jsonl").mkdir()
+    with pytest.raises(SettingsError, match=r"audit\.jsonl cannot be read"):
+        AuditLog(StateDir(tmp_path)).tail()
 
 
 def test_lines_of_several_writers_never_mix_in_the_audit_log(tmp_path: Path) -> None:
