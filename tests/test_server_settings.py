@@ -35,6 +35,7 @@ WRONG = [
     ("VLLM_BASE_URL", "ftp://127.0.0.1", "(not set)"),
     ("VLLM_BASE_URL", f"http://user:{KEY}@127.0.0.1:1", "(not set)"),
     ("VLLM_DEVOPS_LOG_LEVEL", "LOUD", "WARNING"),
+    ("VLLM_DEVOPS_STATE_DIR", "~nobody-of-that-name/state", "/"),
 ]
 
 
@@ -207,6 +208,17 @@ async def test_asking_about_settings_does_not_make_a_state_directory(state_dir: 
         (await caller.tool("get_benchmarks")).expect_ok()
         assert await caller.client.read_resource("audit://log")
     assert not state_dir.exists()
+
+
+def test_a_relative_state_directory_is_one_place_for_every_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VLLM_DEVOPS_STATE_DIR", "state/of mine")
+    found = []
+    for folder in (tmp_path, ROOT):
+        monkeypatch.chdir(folder)
+        found.append(App.from_environment().state.root)
+    assert found == [ROOT / "state" / "of mine"] * 2
 
 
 def test_the_example_file_lists_every_setting_and_is_what_the_program_prints() -> None:

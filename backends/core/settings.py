@@ -171,6 +171,15 @@ class Settings(BaseSettings):
             return names
         return value
 
+    @field_validator("state_dir")
+    @classmethod
+    def _one_place(cls, value: Path) -> Path:
+        """The same folder for every client and worker, whatever their working directory is."""
+        try:
+            return PROJECT_DIR / value.expanduser()
+        except RuntimeError as error:
+            raise ValueError("names the home of a user that is not known here") from error
+
     @field_validator("base_url")
     @classmethod
     def _http_only(cls, value: str | None) -> str | None:
