@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from backends.cloudrun.looking import CloudRunLooking
 
 GIB = 2**30
-_EXCLUDE = r"^\.cache/|^\.git/|\.lock$|\.incomplete$"
+# A list of patterns. None begins with ^: gcloud takes `^...^` for a delimiter of the list.
+_EXCLUDE = r"\.cache/.*,\.git/.*,.*\.lock$,.*\.incomplete$"
 _SKIPPED = (".cache/", ".git/")
 _BUILD_TIMEOUT_S = 7200
 _BUILD_POLL_S = 3.0

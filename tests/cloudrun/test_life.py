@@ -121,9 +121,15 @@ async def test_stopping_keeps_the_service_and_says_why_nobody_is_answered(
     assert again["state"] in {"scaled_to_zero", "ready", "starting"}
 
 
-async def test_a_redeploy_keeps_manual_scaling_unless_told(cloud: Cloud, caller: Caller) -> None:
+async def test_a_redeploy_keeps_manual_scaling_and_a_changed_service_voids_plans(
+    cloud: Cloud, caller: Caller
+) -> None:
     await deploy(caller)
+    old = await caller.tool("destroy", target=L4, name="gemma4")
     await caller.tool("update_scaling", target=L4, name="gemma4", instances=1)
+    refused = await caller.tool("destroy", target=L4, name="gemma4", plan_id=old.plan_id)
+    assert refused.error["reason"] == "stale"
+    assert "generation" in refused.text
     planned = await caller.tool(
         "plan_deployment", target=L4, name="gemma4", options={"concurrency": 8}
     )
@@ -137,14 +143,3 @@ async def test_a_redeploy_keeps_manual_scaling_unless_told(cloud: Cloud, caller:
         "plan_deployment", target=L4, name="gemma4", options={"scaling": "auto"}
     )
     assert any("Ends the manual scaling" in warning for warning in told.ok["warnings"])
-
-
-async def test_a_plan_is_refused_when_the_service_has_changed_meanwhile(
-    cloud: Cloud, caller: Caller
-) -> None:
-    await deploy(caller)
-    planned = await caller.tool("destroy", target=L4, name="gemma4")
-    await caller.tool("update_scaling", target=L4, name="gemma4", min_instances=1)
-    refused = await caller.tool("destroy", target=L4, name="gemma4", plan_id=planned.plan_id)
-    assert refused.error["reason"] == "stale"
-    assert "generation" in refused.text

@@ -1,0 +1,106 @@
+"""Weights into the bucket, what is in it, and the Hugging Face token: with the real gcloud."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cloudrun.acting import L4
+from tests.cloudrun.conftest import Cloud
+from tests.support.clients import Caller
+
+_TOKEN = "hf_aVerySecretTokenOfATest"
+_SECOND = "hf_anotherSecretTokenOfATest"
+
+
+async def _finished(caller: Caller, operation_id: str) -> dict[str, Any]:
+    while True:
+        answer = await caller.tool("get_operation", operation_id=operation_id, wait_s=40)
+        if answer.ok["finished"]:
+            return answer.ok
+
+
+async def test_a_local_folder_is_copied_once_and_checked(
+    cloud: Cloud, caller: Caller, tmp_path: Path
+) -> None:
+    folder = tmp_path / "gemma-mine"
+    (folder / ".cache").mkdir(parents=True)
+    (folder / ".cache" / "left-out").write_text("x", encoding="utf-8")
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"]}),
+        encoding="utf-8",
+    )
+    (folder / "model.safetensors").write_bytes(b"w" * 200_000)
+    started = (await caller.tool("stage_model", target=L4, model=str(folder))).ok
+    assert "gcloud storage rsync" in started["commands"][0]
+    done = await _finished(caller, started["operation_id"])
+    assert done["state"] == "succeeded", done
+    assert done["result"]["files"] == 2
+    assert done["result"]["is_gemma4"] is True
+    objects = cloud.world()["objects"]["vllm-rehearsal-bucket"]
+    assert sorted(name for name in objects if name.startswith("gemma-mine/")) == [
+        "gemma-mine/config.json",
+        "gemma-mine/model.safetensors",
+    ]
+    again = (await caller.tool("stage_model", target=L4, model=str(folder))).ok
+    assert "operation_id" not in again
+    assert again.get("commands", []) == []
+
+
+async def test_a_hugging_face_model_is_brought_by_cloud_build_with_the_token_as_a_secret(
+    cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", _TOKEN)
+    saved = await caller.tool("save_hf_token", target=L4)
+    assert saved.ok["version"] == "1"
+    monkeypatch.setenv("HF_TOKEN", _SECOND)
+    assert (await caller.tool("save_hf_token", target=L4)).ok["version"] == "2"
+    states = (
+        {
+            number: version["state"]
+            for number, version in cloud.world()["secrets"]["hf-token"]["versions"].items()
+        }
+        if isinstance(cloud.world()["secrets"]["hf-token"].get("versions"), dict)
+        else {}
+    )
+    assert states in ({}, {"1": "DISABLED", "2": "ENABLED"})
+
+    model = "google/gemma-4-E4B-it"
+    started = (await caller.tool("stage_model", target=L4, model=model)).ok
+    done = await _finished(caller, started["operation_id"])
+    assert done["state"] == "succeeded", done
+    build = cloud.requests("POST", "/builds")[0]["body"]
+    text = json.dumps(build)
+    assert "versions/latest" in text
+    assert "hf_" not in text
+    assert model in text
+    # Nowhere on this machine's side, nor in what was answered, does a token appear.
+    for path in cloud.state_dir.rglob("*"):
+        inside = "rehearsal/cloud" in str(path)
+        if path.is_file() and not inside and path.stat().st_size < 5_000_000:
+            content = path.read_bytes()
+            assert _TOKEN.encode() not in content, path
+            assert _SECOND.encode() not in content, path
+    assert _TOKEN not in saved.text
+
+
+async def test_the_bucket_is_believed_by_config_json_and_never_by_a_folders_name(
+    cloud: Cloud, caller: Caller
+) -> None:
+    cloud.fault("wrong-architecture")
+    listed = (await caller.tool("list_models", target=L4, limit=100)).ok["items"]
+    mine = next(item for item in listed if item["id"].endswith("bucket/gemma-4-E2B-it"))
+    assert "not a Gemma 4" in mine["note"]
+    facts = (await caller.tool("list_models", target=L4, inspect="gemma-4-E2B-it")).ok["facts"]
+    assert facts["is_gemma4"] is False
+    refused = (await caller.tool("plan_deployment", target=L4)).error
+    assert "not a Gemma 4" in refused["message"]
+    missing = (await caller.tool("plan_deployment", target=L4, model="gs://no-such-bucket/x")).error
+    assert "There is no bucket" in missing["message"]
+    empty = (await caller.tool("plan_deployment", target=L4, model="no-such-folder")).error
+    assert "stage_model" in empty["next_action"]
+    no_secret = await caller.tool("plan_deployment", target=L4, options={"source": "huggingface"})
+    assert "save_hf_token" in no_secret.error["next_action"]
