@@ -265,8 +265,8 @@ class PromptMaker:
             self._words[wanted], counted = await fit(whole, wanted)
             return counted
         # the prefix first, beside a unique part of one word; then the unique part
-        self._prefix_words = 0
-        least = await whole(1)
+        alone = self._with_salt(self._random_words("c0.0", 1), "c0.0")
+        least = await self._count(client, alone)
 
         async def prefix(words: int) -> int:
             self._prefix_words = words
