@@ -20,6 +20,7 @@ from typing import IO
 from backends.serving.engine.messages import Message, Opened, Ready, Report, Unpacker, packed
 
 PROJECT_DIR = Path(__file__).resolve().parents[3]
+WORKER = ("-m", "backends.serving.engine.worker")
 SILENCE_S = 30.0
 """A worker reports four times a second; one that is starved may take long, not this long."""
 
@@ -60,8 +61,7 @@ class WorkerProcess:
         with theirs:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-m",
-                "backends.serving.engine.worker",
+                *WORKER,
                 stdin=theirs.fileno(),
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=self._words,
