@@ -32,11 +32,10 @@ def findings(run: BenchmarkRun) -> list[str]:
     """
     measured = [level for level in run.levels if level.output_tokens_per_s and not level.partial]
     usable = representatives(level for level in measured if level.valid)
-    out: list[str] = _knee(run)
+    out: list[str] = _knee(run) + _grid(run)
     if usable:
         out.append(_best(usable))
         out += _saturation(usable) if run.spec.mode == "levels" else []
-        out += _grid(run)
         out += _steady(usable)
         out += _efficiency(usable)
         out += _growth(usable)

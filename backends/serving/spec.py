@@ -284,7 +284,7 @@ class BenchmarkSpec(BaseModel):
             (("prefix_tokens", "prefixes"), "shared_prefix"),
             (("prompt_tokens",), "generated"),
         ):
-            if any(name in fields for name in names) and "prompt" not in fields:
+            if any(name in fields for name in names):
                 fields.setdefault("prompt_source", source)
         return cls.model_validate(fields)
 

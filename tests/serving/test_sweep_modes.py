@@ -268,11 +268,11 @@ async def test_a_ramp_and_a_cap_of_an_open_loop_are_counted(mock: MockSse, tmp_p
 @pytest.mark.parametrize(
     ("limits", "rule", "words"),
     [
-        ({"max_duration_s": 0.6}, "time", "the time limit of 0.6 s was reached at concurrency 1"),
+        ({"max_duration_s": 2}, "time", "the time limit of 2 s was reached at concurrency 1"),
         (
-            {"max_usd": 0.0005, "usd_per_hour": 3.6},
+            {"max_usd": 0.002, "usd_per_hour": 3.6},
             "money",
-            "the limit of 0.0005 USD was reached at concurrency 1",
+            "the limit of 0.002 USD was reached at concurrency 1",
         ),
     ],
 )
@@ -289,7 +289,7 @@ async def test_a_limit_ends_the_run_within_a_level_and_keeps_what_it_has(
     assert 0 < level.requests < 200
     assert level.invalid_reasons[0].startswith("cut short: the ")
     assert run.spent_s is not None
-    assert run.spent_s < 5
+    assert run.spent_s < 8, "of the ten that the level takes"
 
 
 async def test_saturation_ends_the_levels_to_come(l4: Endpoint, tmp_path: Path) -> None:
