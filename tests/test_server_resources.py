@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from mcp import MCPError
+from mcp.types import INVALID_PARAMS
 
 from tests.support.clients import FAST, connected, make_app
 from tests.support.probe import ERAS, Era
@@ -134,3 +135,22 @@ async def test_a_prompt_carries_its_arguments(state_dir: Path, era: Era) -> None
     assert "local/demo" in text
     assert "502 since noon" in text
     assert "Change nothing yet" in text
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("deploy-and-verify", {"modle": "x"}, "Allowed: target, model"),
+        ("deploy", {}, "Allowed: deploy-and-verify"),
+        ("", None, "Allowed: deploy-and-verify"),
+    ],
+)
+async def test_a_wrong_prompt_or_argument_is_refused_with_what_there_is(
+    state_dir: Path, era: Era, name: str, arguments: dict[str, str] | None, words: str
+) -> None:
+    async with connected(make_app(state_dir), era) as caller:
+        with pytest.raises(MCPError) as caught:
+            await caller.client.get_prompt(name, arguments)
+        assert words in caught.value.message
+        assert caught.value.code == INVALID_PARAMS

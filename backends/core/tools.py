@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import anyio
+from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import (
     ResourceError,
@@ -28,7 +29,14 @@ from mcp.server.mcpserver.exceptions import (
     UnexpectedResourceError,
 )
 from mcp.server.mcpserver.tools import Tool
-from mcp.types import CallToolResult, ContentBlock, ImageContent, TextContent, ToolAnnotations
+from mcp.types import (
+    INVALID_PARAMS,
+    CallToolResult,
+    ContentBlock,
+    ImageContent,
+    TextContent,
+    ToolAnnotations,
+)
 from pydantic import BaseModel, ValidationError
 
 from backends.core.answers import Answer
@@ -217,6 +225,24 @@ class StrictServer(MCPServer[None]):
             missing = isinstance(cause, NotFoundError | InvalidInputError)
             refusal = ResourceNotFoundError if missing else ResourceError
             raise refusal(_error_text(cause)) from cause
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        context: Context[Any, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 (the SDK's own union)
+        """A prompt's text; refuses by name what the SDK would call an internal error."""
+        known = {
+            prompt.name: [argument.name for argument in prompt.arguments or []]
+            for prompt in await self.list_prompts()
+        }
+        if name not in known:
+            raise MCPError(INVALID_PARAMS, f"There is no such prompt. Allowed: {', '.join(known)}.")
+        unknown = sorted(set(arguments or {}) - set(known[name]))
+        if unknown:
+            raise MCPError(INVALID_PARAMS, _not_arguments(name, unknown, known[name]).message)
+        return await super().get_prompt(name, arguments, context)
 
     def _unknown(self, name: str) -> DevopsError:
         if name in self._hidden:
@@ -415,7 +441,7 @@ def _unexpected(tool: str, call_id: str, error: Exception, log: Path) -> DevopsE
     _log.error("unexpected error %s in %s\n%s", call_id, tool, report)
     try:
         private_folder(log.parent)
-        with log.open("a", encoding="utf-8") as file:
+        with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{stamp()} error {call_id} in {tool}\n{report}\n")
         where = f"The traceback is in {log} under that id."
     except OSError as problem:
