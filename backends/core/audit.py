@@ -64,7 +64,8 @@ class AuditLog:
             "outcome": _shown(outcome),
             **{key: _shown(value) for key, value in more.items()},
         }
-        data = json.dumps(line, ensure_ascii=False, default=str).encode() + b"\n"
+        text = json.dumps(line, ensure_ascii=False, default=str)
+        data = text.encode("utf-8", "backslashreplace") + b"\n"
         with writing(self._path):
             private_folder(self._path.parent)
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

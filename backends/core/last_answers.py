@@ -1,8 +1,11 @@
-"""Lets the answers to what was asked out before the end of input ends the server.
+"""What the server says goes out whole: before the end of input ends it, and as text that is JSON.
 
 `printf '…' | server.py` closes stdin right after its last line. The SDK takes the end of input as
 "the client is gone" and drops every call in flight (measured on 2.3.0, 2026-11-30: only
 `initialize` was answered), so here the end waits a moment for the calls that are still running.
+
+Half of a surrogate pair, as a file name, an argument or a model's reply may hold one, is not
+UTF-8: one in an answer ended the whole server (same version and day), so here it is replaced.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any, Self
 import anyio
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
+from pydantic_core import PydanticSerializationError
 
 # A server has a second to be gone after the end of input; this leaves time to end its children.
 PATIENCE_S = 0.6
@@ -107,5 +111,26 @@ class Outgoing(_Passing):
 
     async def send(self, item: SessionMessage) -> None:
         """Pass `item` on."""
-        await self._inner.send(item)
+        await self._inner.send(_writable(item))
         self._outstanding.answered(item)
+
+
+def _writable(item: SessionMessage) -> SessionMessage:
+    message = item.message
+    try:
+        message.model_dump_json(by_alias=True, exclude_unset=True)
+    except PydanticSerializationError:
+        whole = _mended(message.model_dump(by_alias=True, exclude_unset=True))
+        return SessionMessage(type(message).model_validate(whole), item.metadata)
+    return item
+
+
+def _mended(value: Any) -> Any:  # noqa: ANN401 (any JSON value)
+    """`value` with the halves of surrogate pairs joined, or replaced where they stand alone."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_mended(key): _mended(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mended(item) for item in value]
+    return value

@@ -32,7 +32,9 @@ def new_id(prefix: str) -> str:
 
 def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 (any JSON value)
     """Write `value` so that a reader, or a crash, sees the old file or the new one, never half."""
-    write_text(path, json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    # Half a surrogate pair (a file name may hold one) is no UTF-8; escaped, it is still JSON.
+    write_text(path, text.encode("utf-8", "backslashreplace").decode())
 
 
 def write_text(path: Path, text: str) -> None:
