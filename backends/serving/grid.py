@@ -16,7 +16,7 @@ def planned_cell(cell: Cell, spec: BenchmarkSpec, facts: EndpointFacts) -> GridC
     open loop is only held against the context limit, because nobody chose its concurrency.
     """
     context = cell.context or spec.prompt_tokens
-    length = context + _shared(spec) + spec.max_tokens
+    length = context + _beside(spec, context) + spec.max_tokens
     needed = length * cell.concurrency if cell.rate is None else None
     planned = GridCell(
         context_tokens=context,
@@ -54,10 +54,10 @@ def filled_cell(planned: GridCell, level: LevelResult | None) -> GridCell:
     return cell
 
 
-def _shared(spec: BenchmarkSpec) -> int:
+def _beside(spec: BenchmarkSpec, context: int) -> int:
     """Tokens a request has beside its context: a common prefix, or the turns before the last."""
     if spec.source == "shared_prefix":
         return spec.prefix_tokens
     if spec.source == "multi_turn":
-        return (spec.turns - 1) * (spec.prompt_tokens + spec.max_tokens)
+        return (spec.turns - 1) * (context + spec.max_tokens)
     return 0

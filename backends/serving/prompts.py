@@ -71,10 +71,10 @@ class PromptMaker:
         self._model = model
         self._salt = salt
         self._vocabulary: Sequence[str] = _WORDS
-        # words of the prompt, by the tokens wanted; of the prefix; of a turn after the first
+        # words of the prompt and of a turn after the first, by the tokens wanted; of the prefix
         self._words: dict[int, int] = {}
         self._prefix_words = 0
-        self._turn_words = 0
+        self._turn_words: dict[int, int] = {}
         self._taken = 0
         self._rows: Sequence[Row] = ()
         if spec.source == "file" and spec.dataset_path is not None:
@@ -169,12 +169,12 @@ class PromptMaker:
         return out[:count]
 
     def _conversation(self, name: str, turns: int, context: int | None) -> Messages:
-        words = self._words.get(context or self._spec.prompt_tokens, 1)
-        first = self._random_words(f"{name}.0", words)
+        wanted = context or self._spec.prompt_tokens
+        first = self._random_words(f"{name}.0", self._words.get(wanted, 1))
         messages = [{"role": "user", "content": f"{self._digits(name)} {first}"}]
         for turn in range(1, turns):
             answer = self._random_words(f"{name}.{turn}a", self._spec.max_tokens)
-            asked = self._random_words(f"{name}.{turn}", self._turn_words)
+            asked = self._random_words(f"{name}.{turn}", self._turn_words.get(wanted, 1))
             messages.append({"role": "assistant", "content": answer})
             messages.append({"role": "user", "content": asked})
         return messages
@@ -282,11 +282,11 @@ class PromptMaker:
             return await self._count_messages(client, self._conversation("c", 1, wanted))
 
         async def second(words: int) -> int:
-            self._turn_words = words
+            self._turn_words[wanted] = words
             return await self._count_messages(client, self._conversation("c", 2, wanted))
 
         self._words[wanted], counted = await fit(first, wanted)
-        self._turn_words, _ = await fit(second, counted + wanted + self._spec.max_tokens)
+        self._turn_words[wanted], _ = await fit(second, counted + wanted + self._spec.max_tokens)
         return counted
 
     async def _count(self, client: EndpointClient, text: str) -> int:
@@ -301,10 +301,10 @@ class PromptMaker:
         for tokens in wanted:
             guess = (tokens - TEMPLATE_TOKENS - SALT_TOKENS) / TOKENS_PER_WORD
             self._words[tokens] = max(1, round(guess))
+            self._turn_words[tokens] = max(1, round((tokens - TEMPLATE_TOKENS) / TOKENS_PER_WORD))
         self._prefix_words = max(
             1, round((self._spec.prefix_tokens - SALT_TOKENS) / TOKENS_PER_WORD)
         )
-        self._turn_words = max(1, round((wanted[0] - TEMPLATE_TOKENS) / TOKENS_PER_WORD))
 
     # ---- words about it --------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ sustains.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,8 +47,9 @@ class Window:
         tokens = record.events if counted is None else counted
         if record.folded:
             return tokens * self._share(record.content_ns[0], record.content_ns[-1])
-        inside = sum(self.from_ns < at <= self.to_ns for at in record.content_ns)
-        return tokens * inside / len(record.content_ns)
+        times = record.content_ns  # ascending
+        inside = bisect_right(times, self.to_ns) - bisect_right(times, self.from_ns)
+        return tokens * inside / len(times)
 
     def _share(self, begin_ns: int, end_ns: int) -> float:
         """Of a long answer only begin and end are known; its tokens are taken as evenly spread."""

@@ -349,7 +349,9 @@ def _one(store: BenchmarkStore, run: BenchmarkRun) -> BenchmarkAnswer:
     folder = store.folder(run.id)
     files = {"run_json": str(folder / "run.json"), "levels_csv": str(folder / "levels.csv")}
     images = _chart([run], lambda: run_chart(run), folder / "chart.png", files)
-    files["report_html"] = str(_written(folder / "report.html", run_html(run)))
+    if run.state != "running":  # drawing takes a second, and what is drawn is old at once
+        page = _page(folder / "report.html", [folder / "run.json"], lambda: run_html(run))
+        files["report_html"] = str(page)
     label = basis(run.simulated)
     whole = run.model_dump(mode="json")
     return BenchmarkAnswer(
@@ -379,8 +381,9 @@ def _several(store: BenchmarkStore, runs: list[BenchmarkRun]) -> BenchmarkAnswer
     files = {run.id: str(store.folder(run.id) / "run.json") for run in runs}
     chart = store.folder(runs[0].id) / "comparison.png"
     images = _chart(runs, lambda: comparison_chart(runs), chart, files)
-    page = _written(chart.with_suffix(".html"), comparison_html(runs))
-    files["report_html"] = str(page)
+    html = chart.with_suffix(".html")
+    html.unlink(missing_ok=True)  # it may be of other runs
+    files["report_html"] = str(_page(html, [], lambda: comparison_html(runs)))
     ids = [run.id for run in runs]
     return BenchmarkAnswer(
         summary=f"{len(runs)} runs compared: {', '.join(ids)}.",
@@ -407,8 +410,14 @@ def _chart(
     return [Picture.png(content)]
 
 
-def _written(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
+def _page(path: Path, sources: list[Path], make: Callable[[], str]) -> Path:
+    """Keep a page for people, made again only where what it shows has changed."""
+    fresh = path.exists() and all(
+        source.exists() and source.stat().st_mtime_ns < path.stat().st_mtime_ns
+        for source in sources
+    )
+    if not fresh:
+        path.write_text(make(), encoding="utf-8")
     return path
 
 

@@ -184,3 +184,13 @@ async def test_the_built_in_tasks_are_salted() -> None:
     texts = [json.loads(body)["messages"][0]["content"] for body in maker.bodies("1", 25)]
     assert texts[0][15:] == texts[24][15:]
     assert texts[0] != texts[24]
+
+
+async def test_conversations_of_a_grid_grow_by_each_context() -> None:
+    spec = BenchmarkSpec(
+        mode="grid", contexts=[60, 300], prompt_source="multi_turn", turns=2, max_tokens=20
+    )
+    maker = await made(spec, count=gemma_like)
+    for context in (60, 300):
+        bodies = maker.bodies("1", 2, context=context)
+        assert [tokens_of(body) for body in bodies] == [context, 2 * context + 20]
