@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 
 from backends.core import tools
-from backends.core.errors import CapacityError, StepFailedError
+from backends.core.errors import CapacityError, NotSetUpError, StepFailedError
 from backends.local import LocalBackend
 from tests.support.clients import connected, make_app
 from tests.support.probe import ERAS, Era
@@ -63,6 +63,24 @@ async def test_a_list_that_could_not_be_asked_for_is_never_an_empty_one(
     ]
     assert "usd_per_hour_now" not in answer
     assert "Nothing is deployed" not in answer["summary"]
+
+
+async def test_a_target_without_a_project_is_named_and_leaves_the_list_complete(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def not_set_up(self: LocalBackend) -> NoReturn:
+        raise NotSetUpError("No project is set.", next_action="Set one.")
+
+    monkeypatch.setattr(LocalBackend, "deployments", not_set_up)
+    async with connected(make_app(state_dir)) as caller:
+        answer = (await caller.tool("list_deployments")).ok
+        named = await caller.tool("list_deployments", target="local")
+    assert answer["complete"] is True
+    assert {"target": "local", "error": "No project is set."} in answer["not_set_up"]
+    assert "not asked: " in answer["summary"]
+    assert "local" in answer["summary"]
+    assert named.error["code"] == "not_set_up", "one that is asked for by name is an error"
+    assert named.error["next_action"] == "Set one."
 
 
 @pytest.mark.parametrize("era", ERAS)

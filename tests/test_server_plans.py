@@ -31,7 +31,7 @@ def record_of(state_dir: Path, name: str) -> dict[str, Any]:
 
 def deployments(state_dir: Path) -> list[str]:
     folder = state_dir / "deployments" / "local"
-    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return sorted(path.name for path in folder.glob("[!.]*"))
 
 
 def check_plan_refused(reply: Reply, reason: str) -> None:

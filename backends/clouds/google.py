@@ -12,7 +12,7 @@ from backends.clouds.google_auth import GoogleLogin
 from backends.clouds.google_clients import GoogleClients
 from backends.clouds.google_rest import GoogleRest
 from backends.clouds.google_route import proxy_of
-from backends.core.errors import SettingsError
+from backends.core.errors import CliMissingError, NotSetUpError
 
 if TYPE_CHECKING:
     from backends.base import Services
@@ -60,7 +60,7 @@ class GoogleCloud:
         """The project: the rehearsal's, the one set, or the CLI's.
 
         Raises:
-            SettingsError: None is set anywhere.
+            NotSetUpError: None is set anywhere.
         """
         async with self._lock:
             if self._project is None:
@@ -84,18 +84,25 @@ class GoogleCloud:
         return self._number
 
     async def _configured(self) -> str:
-        text = await self.gcloud.run(
-            ["gcloud", "config", "get-value", "project"], timeout_s=READ_TIMEOUT_S
-        )
+        try:
+            text = await self.gcloud.run(
+                ["gcloud", "config", "get-value", "project"], timeout_s=READ_TIMEOUT_S
+            )
+        except CliMissingError as error:
+            raise _not_set_up(f"{error.message} ") from error
         project = text.strip()
         if not project or project == "(unset)":
-            raise SettingsError(
-                "No Google Cloud project is set.",
-                cause="Neither GOOGLE_CLOUD_PROJECT nor gcloud's own configuration names one.",
-                next_action="Ask the person to set GOOGLE_CLOUD_PROJECT, or to run: "
-                "gcloud config set project PROJECT_ID",
-            )
+            raise _not_set_up("")
         return project
+
+
+def _not_set_up(why: str) -> NotSetUpError:
+    return NotSetUpError(
+        f"{why}No Google Cloud project is set.",
+        cause="Neither GOOGLE_CLOUD_PROJECT nor gcloud's own configuration names one.",
+        next_action="Ask the person to set GOOGLE_CLOUD_PROJECT, or to run: "
+        "gcloud config set project PROJECT_ID",
+    )
 
 
 def _stay_inside(variables: Mapping[str, str]) -> None:

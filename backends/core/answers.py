@@ -99,6 +99,7 @@ class DeploymentList(Answer):
     next_cursor: str | None = None
     complete: bool
     not_answering: list[NotAsked] = Field(default_factory=list)
+    not_set_up: list[NotAsked] = Field(default_factory=list)
     usd_per_hour_now: float | None = None
 
 

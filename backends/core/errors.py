@@ -3,6 +3,7 @@
 DevopsError
 ├── InvalidInputError        a field of the request is wrong; nothing was done
 ├── SettingsError            a setting of the server is wrong
+│   └── NotSetUpError        a target has no project or account to ask; nothing of ours can be there
 ├── NotSupportedError        this target cannot do that; says what to use instead
 ├── NotFoundError            no deployment, plan, operation or benchmark of that name
 ├── ConflictError            it exists already, or is in a state that forbids this
@@ -98,6 +99,12 @@ class SettingsError(DevopsError):
     """A setting (environment or .env) is wrong; `get_help` lists all of them."""
 
     code = "settings"
+
+
+class NotSetUpError(SettingsError):
+    """A target has no project or account, so there is no place to ask. `next_action` sets one."""
+
+    code = "not_set_up"
 
 
 class NotSupportedError(DevopsError):

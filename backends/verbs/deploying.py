@@ -191,14 +191,14 @@ async def check_budget(app: App, price: Price | None, what: str) -> None:
             f"{what} has no known price, and a budget of {limit} USD/h is set.",
             next_action="The operator may raise or unset VLLM_DEVOPS_MAX_USD_PER_HOUR.",
         )
-    running, silent = await gather_deployments(app, app.targets)
-    if silent:
+    found = await gather_deployments(app, app.targets)
+    if found.silent:
         raise BudgetError(
             f"A budget of {limit} USD/h is set, and what already runs is not known: "
-            + "; ".join(f"{item.target}: {item.error}" for item in silent),
+            + "; ".join(f"{item.target}: {item.error}" for item in found.silent),
             next_action="Mend that first, or call get_help(topic='doctor').",
         )
-    now = sum(item.usd_per_hour or 0 for item in running)
+    now = sum(item.usd_per_hour or 0 for item in found.items)
     if now + price.usd_per_hour > limit:
         raise BudgetError(
             f"{what} costs {price.usd_per_hour} USD/h; with the {now} USD/h that runs already it "

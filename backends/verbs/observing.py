@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from backends.core.answers import (
@@ -29,6 +30,7 @@ from backends.core.errors import (
     DevopsError,
     EndpointUnreachableError,
     InvalidInputError,
+    NotSetUpError,
 )
 from backends.core.paging import page
 from backends.core.render import clip, to_tree
@@ -40,49 +42,77 @@ if TYPE_CHECKING:
     from backends.serving.metrics import MetricsDelta, ServingMetrics
 
 
-async def gather_deployments(
-    app: App, targets: Sequence[str]
-) -> tuple[list[Deployment], list[NotAsked]]:
-    """Ask targets at once: what exists, and who did not answer."""
+@dataclass(frozen=True)
+class Found:
+    """What asking targets gave.
 
-    async def ask(target: str) -> list[Deployment] | NotAsked:
+    Attributes:
+        items: What exists.
+        silent: Targets that did not answer: something may be there.
+        not_set_up: Targets with no project or account to ask.
+    """
+
+    items: list[Deployment]
+    silent: list[NotAsked]
+    not_set_up: list[NotAsked]
+
+
+async def gather_deployments(app: App, targets: Sequence[str]) -> Found:
+    """Ask targets at once: what exists, who did not answer, who could not be asked at all."""
+    found = Found([], [], [])
+
+    async def ask(target: str) -> None:
         try:
-            return await app.backends.get(target).deployments()
+            found.items.extend(await app.backends.get(target).deployments())
+        except NotSetUpError as error:
+            found.not_set_up.append(NotAsked(target=target, error=error.message))
         except DevopsError as error:
-            return NotAsked(target=target, error=f"{error.code}: {error.message}")
+            silent = NotAsked(target=target, error=f"{error.code}: {error.message}")
+            found.silent.append(silent)
 
-    answers = await asyncio.gather(*(ask(target) for target in targets))
-    found = [item for answer in answers if isinstance(answer, list) for item in answer]
-    return found, [answer for answer in answers if isinstance(answer, NotAsked)]
+    await asyncio.gather(*(ask(target) for target in targets))
+    order = {target: index for index, target in enumerate(targets)}
+    for entries in (found.items, found.silent, found.not_set_up):
+        entries.sort(key=lambda entry: order.get(entry.target, len(order)))
+    return found
 
 
 async def list_deployments(
     app: App, target: str | None, limit: int, cursor: str | None
 ) -> DeploymentList:
-    """Everything deployed on one target or all."""
-    targets = (target,) if target else app.targets
-    found, silent = await gather_deployments(app, targets)
-    items, next_cursor = page(found, limit, cursor)
-    rates = [item.usd_per_hour for item in found]
-    unknown = [f"{item.target}/{item.name}" for item in found if item.usd_per_hour is None]
-    cost = None if silent else sum(rate for rate in rates if rate is not None)
-    where = ", ".join(targets)
-    if silent:
-        summary = f"{len(found)} found, but the list is not complete."
-    elif not found:
-        summary = f"Nothing is deployed; every target asked has answered ({where})."
+    """Everything deployed on one target or all.
+
+    Raises:
+        DevopsError: The one target that was asked did not answer.
+    """
+    if target is not None:
+        found = Found(await app.backends.get(target).deployments(), [], [])
     else:
-        summary = f"{len(found)} deployed on {where}, {cost:g} USD per hour now."
+        found = await gather_deployments(app, app.targets)
+    skipped = {entry.target for entry in found.not_set_up}
+    asked = [name for name in ((target,) if target else app.targets) if name not in skipped]
+    items, next_cursor = page(found.items, limit, cursor)
+    unknown = [f"{item.target}/{item.name}" for item in found.items if item.usd_per_hour is None]
+    cost = None if found.silent else sum(item.usd_per_hour or 0 for item in found.items)
+    if found.silent:
+        summary = f"{len(found.items)} found, but the list is not complete."
+    elif not found.items:
+        summary = f"Nothing is deployed; every target asked has answered ({', '.join(asked)})."
+    else:
+        summary = f"{len(found.items)} deployed on {', '.join(asked)}, {cost:g} USD per hour now."
+    if skipped:
+        summary += f" Not set up, so not asked: {', '.join(sorted(skipped))}."
     return DeploymentList(
         summary=summary,
         warnings=[f"No price known for: {', '.join(unknown)}."] if unknown else [],
         items=items,
-        total=len(found),
+        total=len(found.items),
         next_cursor=next_cursor,
-        complete=not silent,
-        not_answering=silent,
+        complete=not found.silent,
+        not_answering=found.silent,
+        not_set_up=found.not_set_up,
         usd_per_hour_now=cost,
-        next_steps=[] if found else [f"plan_deployment(target={targets[0]!r})"],
+        next_steps=[] if found.items or not asked else [f"plan_deployment(target={asked[0]!r})"],
     )
 
 
