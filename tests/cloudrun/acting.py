@@ -13,8 +13,30 @@ L4 = "cloudrun-l4"
 RTX = "cloudrun-rtx6000"
 
 
-async def deploy(caller: Caller, target: str = L4, name: str = "gemma4", **options: Any) -> Reply:
-    """Plan and deploy; the reply of whichever refused, or of the deployment."""
+# The project's default account: with it a deployment is one command, without the two before it
+# that make an account and give it its right.
+ACCOUNT = "424242424242-compute@developer.gserviceaccount.com"
+
+
+async def deploy(
+    caller: Caller,
+    target: str = L4,
+    name: str = "gemma4",
+    *,
+    own_account: bool = False,
+    **options: Any,
+) -> Reply:
+    """Plan and deploy; the reply of whichever refused, or of the deployment.
+
+    Args:
+        caller: The client.
+        target: Where.
+        name: The deployment.
+        own_account: Make it an account of its own, as is the default.
+        options: Its options.
+    """
+    if not own_account:
+        options.setdefault("service_account", ACCOUNT)
     planned = await caller.tool("plan_deployment", target=target, name=name, options=options)
     if planned.is_error:
         return planned

@@ -115,7 +115,7 @@ async def test_what_cloud_run_refuses_itself_names_what_was_made_before_and_its_
     cloud: Cloud, caller: Caller
 ) -> None:
     cloud.fault("gpu-quota-none")
-    refused = (await deploy(caller, ignore_quota=True)).error
+    refused = (await deploy(caller, own_account=True, ignore_quota=True)).error
     assert refused["failure"] == "quota"
     assert "no GPU quota" in refused["cause"]
     assert "g.co/cloudrun/gpu-quota" in refused["next_action"]
@@ -207,11 +207,6 @@ async def test_every_failed_start_is_explained_by_its_own_words(
         cloud.mend()
 
 
-def _default_account(cloud: Cloud) -> str:
-    """An account that exists: no step is needed but the deployment."""
-    return f"{cloud.running.project_number}-compute@developer.gserviceaccount.com"
-
-
 @pytest.mark.parametrize(
     ("scenario", "cause"),
     [("no-capacity", "no free GPU"), ("hf-rate-limited", "Hugging Face limits requests")],
@@ -220,7 +215,7 @@ async def test_a_start_that_waits_says_what_for(
     cloud: Cloud, caller: Caller, scenario: str, cause: str
 ) -> None:
     cloud.fault(scenario)
-    await deploy(caller, service_account=_default_account(cloud))
+    await deploy(caller)
     status = (await caller.tool("get_status", target=L4)).ok
     while "error_cause" not in status:
         assert status["state"] == "starting", status
