@@ -327,7 +327,7 @@ def _grid_figure(run: BenchmarkRun) -> Figure:
         "Throughput, output tokens/s",
         "viridis",
     )
-    _heat(right, rows, columns, where, lambda cell: cell.ttft_ms_p50, "TTFT p50, ms", "magma_r")
+    _heat(right, rows, columns, where, lambda cell: cell.ttft_ms_p50, "TTFT p50, ms", "YlOrRd")
     rates = any(cell.request_rate is not None for cell in run.grid)
     for ax in (left, right):
         ax.set_xlabel("load (requests/s sent)" if rates else "concurrency (requests in flight)")
