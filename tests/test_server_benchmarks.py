@@ -71,7 +71,7 @@ def test_a_grid_of_rates_and_contexts_shows_its_cells(probe: Probe) -> None:
     level = shown["levels"][0]
     assert (level["request_rate"], level["context_tokens"]) == (20, 64)
     assert "concurrency" not in level
-    assert level["most_in_flight"] == 1024
+    assert level["most_in_flight"] == 256
 
 
 def test_a_dataset_of_ones_own_is_measured(probe: Probe, tmp_path: Path) -> None:

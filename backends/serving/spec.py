@@ -57,7 +57,7 @@ class BenchmarkSpec(BaseModel):
         None, gt=0.0, description="requests per second every open-loop level rises or falls to"
     )
     max_in_flight: int = Field(
-        1024,
+        256,
         ge=1,
         le=MAX_CONCURRENCY,
         description="of an open loop; what would exceed it is not sent, counted, and makes the "
