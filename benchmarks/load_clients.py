@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import itertools
 import json
 import resource
@@ -165,11 +166,25 @@ async def run_aiohttp(asked: argparse.Namespace) -> Outcome:
         return await closed_loop(asked, one)
 
 
+def vllms_request_functions() -> Any:  # noqa: ANN401 - theirs, and not installed where this is checked
+    """Load the module of the installed vLLM by itself: it needs nothing of vLLM, nor PyTorch."""
+    found = importlib.util.find_spec("vllm")
+    assert found is not None
+    (folder,) = found.submodule_search_locations or [""]
+    path = Path(folder) / "benchmarks" / "lib" / "endpoint_request_func.py"
+    spec = importlib.util.spec_from_file_location("endpoint_request_func", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 async def run_vllm(asked: argparse.Namespace) -> Outcome:
     import aiohttp
-    from vllm.benchmarks.lib import (  # type: ignore[import-not-found,unused-ignore]
-        endpoint_request_func as theirs,
-    )
+
+    theirs = vllms_request_functions()
 
     # as `vllm bench serve` makes its session
     connector = aiohttp.TCPConnector(

@@ -98,18 +98,9 @@ class Endpoint:
         """Return the TLS settings for it, or None for plain http."""
         if not self.base_url.startswith("https:"):
             return None
-        import ssl
+        from backends.serving.engine.target import Tls
 
-        import certifi
-
-        context = ssl.create_default_context()
-        context.load_verify_locations(certifi.where())
-        if self.ca_file is not None:
-            context.load_verify_locations(self.ca_file)
-        if not self.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+        return Tls.of(self).context()
 
     async def auth_headers(self) -> dict[str, str]:
         """Return the headers that authorise a request now."""

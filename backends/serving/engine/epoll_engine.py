@@ -130,6 +130,7 @@ class _Level:
         except WorkerLostError as error:
             self._close_window()
             self._cut(str(error))
+            self._is_cancelled = self._is_cancelled or self._cancel()
         finally:
             if self._refreshing is not None:
                 self._refreshing.cancel()
@@ -149,7 +150,7 @@ class _Level:
             await spec.before_window()
         await self._drive("measuring", spec.bodies, spec.send_at_ns)
         self._close_window()
-        if spec.after_window is not None:
+        if spec.after_window is not None and not self._is_cancelled:
             await spec.after_window()
 
     # ---- the phases -----------------------------------------------------------------------------
@@ -184,7 +185,7 @@ class _Level:
         """Send every body and wait for the last answer; False when cancelled or cut short."""
         self._phase, self._total = part, len(bodies)
         self._records = self.raw.records if part == "measuring" else []
-        self._errors = 0
+        self._errors = self._events_kept = 0
         spec, size = self.spec, len(self._crew.workers)
         for worker, first in zip(self._crew.workers, range(size), strict=True):
             places = range(first, len(bodies), size)

@@ -32,8 +32,14 @@ class Tls:
     verify: bool = True
     ca_file: str | None = None
 
+    @classmethod
+    def of(cls, endpoint: Endpoint) -> Tls:
+        """Return how connections to an https endpoint are secured."""
+        name = urlsplit(endpoint.base_url).hostname or ""
+        return cls(name, endpoint.verify, str(endpoint.ca_file) if endpoint.ca_file else None)
+
     def context(self) -> ssl.SSLContext:
-        """Return the settings; one context serves all connections of a worker."""
+        """Return the settings; one context serves any number of connections."""
         import certifi
 
         context = ssl.create_default_context()
@@ -104,9 +110,7 @@ async def find_target(
     return Target(
         family=family,
         address=address,
-        tls=Tls(name, endpoint.verify, str(endpoint.ca_file) if endpoint.ca_file else None)
-        if secure
-        else None,
+        tls=Tls.of(endpoint) if secure else None,
         tunnel=tunnel,
         head=_head(full, host, wire),
         path=full,

@@ -386,7 +386,9 @@ def _allow_files(needed: int) -> None:
 
 def main() -> int:
     """Run a worker on the socket that is its standard input."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to deal with
+    # Ctrl-C and an end of the whole group are the coordinator's to deal with
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     gc.disable()  # a collection stops the loop for milliseconds; what is made here makes no cycles
     with suppress(OSError):
         # the kernel adds 50 us to every sleep of an ordinary thread unless told otherwise

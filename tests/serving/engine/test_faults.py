@@ -21,7 +21,7 @@ from backends.serving.engine import crew, epoll_engine
 from backends.serving.engine.epoll_engine import EpollEngine
 from backends.serving.levels import level_result
 from backends.serving.loadgen import LevelProgress, LevelRaw, LevelSpec
-from backends.serving.runs import BenchmarkSpec
+from backends.serving.spec import BenchmarkSpec
 from tests.serving.engine.runs import CHAT, bodies, kinds, run_level
 from tests.serving.mock_servers import GOOD, MockSse, Reply, Request, scripted, stream, whole
 from tests.support.processes import wait_for

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 
+import pytest
+
+from backends.serving.engine import epoll_engine
 from backends.serving.engine.schedule import Arrivals, send_times_ns
+from backends.serving.levels import level_result
 from backends.serving.loadgen import LevelSpec
+from backends.serving.spec import BenchmarkSpec
+from backends.serving.stats import distribution
 from tests.serving.engine.runs import CHAT, bodies, errors, kinds, lag_of, run_level
 from tests.serving.mock_servers import MockSse
 
@@ -71,3 +78,25 @@ async def test_a_connection_gone_stale_between_requests_costs_none_of_them(mock:
     raw = await run_level(mock, spec)
     assert kinds(raw) == ["ok"] * 12
     assert raw.warmup_failures == []
+
+
+async def test_a_level_too_long_to_keep_every_time_has_the_same_figures_from_a_histogram(
+    mock: MockSse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epoll_engine, "MOST_EVENTS_KEPT", 300)
+    mock.configure(jitter=50)
+    raw = await run_level(mock, LevelSpec(8, CHAT, bodies(80)))
+    folded = [record for record in raw.records if record.folded]
+    assert len(folded) > 20
+    assert {record.events for record in raw.records} == {16}
+    result = level_result(raw, BenchmarkSpec(max_tokens=16), 8, started_at="now")
+    truth = mock.truth()
+    gaps_ms = [
+        (b - a) / MS for sent in truth.values() for a, b in itertools.pairwise(sent.content_ns)
+    ]
+    true = distribution(gaps_ms)
+    assert result.itl_ms.mean == pytest.approx(true.mean, rel=0.01)
+    assert result.itl_ms.p50 == pytest.approx(true.p50, rel=0.05)
+    assert result.itl_ms.p90 == pytest.approx(true.p90, rel=0.05)
+    assert result.tpot_ms.p50 == pytest.approx(5, rel=0.2)
+    assert result.output_tokens_total == 80 * 16
