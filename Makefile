@@ -50,6 +50,7 @@ probe: $(SERVER) ## Ask the server by raw JSON-RPC, in every protocol version
 
 docs: $(SERVER) ## Write the generated parts of README.md, docs/ and .env.example again
 	@$(PY) -m backends.rehearsal.reference
+	@$(PY) -m backends.serving.format_doc
 
 clean: ## Remove caches and build/; keeps .venv, .env and the state directory
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache

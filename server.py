@@ -19,7 +19,7 @@ from backends.core import answers
 from backends.core.lifecycle import serve
 from backends.core.names import SERVER_NAME, VERSION
 from backends.core.tools import Kind, StrictServer, ToolBox, app_of
-from backends.verbs import about, deploying, measuring, observing, operating
+from backends.verbs import about, deploying, measuring, observing, operating, operations
 from backends.verbs.deploying import Approval
 
 INSTRUCTIONS = """\
@@ -376,8 +376,8 @@ async def get_operation(
 ) -> answers.OperationAnswer | answers.OperationList:
     """State, progress and partial results of a long operation; wait_s waits for it to finish."""
     if operation_id is None:
-        return await measuring.list_operations(app_of(ctx), limit, cursor)
-    return await measuring.get_operation(app_of(ctx), operation_id, wait_s, ctx.report_progress)
+        return await operations.list_operations(app_of(ctx), limit, cursor)
+    return await operations.get_operation(app_of(ctx), operation_id, wait_s, ctx.report_progress)
 
 
 @box.add(write, "Cancel long work")
@@ -385,7 +385,7 @@ async def cancel_operation(
     ctx: Context, operation_id: Annotated[str, Field(max_length=64)]
 ) -> answers.OperationAnswer:
     """Stop an operation. What it has measured stays."""
-    return await measuring.cancel_operation(app_of(ctx), operation_id)
+    return await operations.cancel_operation(app_of(ctx), operation_id)
 
 
 # ------------------------------------------------------------------------------ scale and release

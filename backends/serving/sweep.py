@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backends.core.errors import DevopsError, EndpointError, EndpointRejectedError
+from backends.core.errors import DevopsError, EndpointError
 from backends.core.state import new_id, stamp
 from backends.serving.beside_server import set_beside
 from backends.serving.cells import Cell, at_load, loads, repetitions
@@ -18,7 +18,7 @@ from backends.serving.grid import filled_cell, planned_cell
 from backends.serving.knee import KneeSearch
 from backends.serving.limits import Limits
 from backends.serving.measure import Measurer, rate_words
-from backends.serving.metrics import parse_metrics, serving_metrics
+from backends.serving.preparing import find_pool, served_model
 from backends.serving.prompts import PromptMaker
 from backends.serving.repeats import repeated, representatives
 from backends.serving.run_record import (
@@ -397,7 +397,7 @@ class _Sweep:
     async def _prepare(self) -> None:
         """Find out whom we talk to before any load, so that a typo fails at once."""
         run, facts = self.run_, self.run_.endpoint
-        names = await self._served_model()
+        names = await served_model(self._client, self.endpoint, run)
         facts.model = names[0]
         try:
             facts.version = await self._client.version()
@@ -415,46 +415,7 @@ class _Sweep:
                 "name it with checkpoint"
             )
         if self.spec.mode == "grid":
-            await self._find_pool()
-
-    async def _served_model(self) -> list[str]:
-        """Return the model's served name, and the name of its weights where it is told."""
-        wanted = self.endpoint.model
-        try:
-            served = await self._client.models()
-        except EndpointRejectedError:
-            if wanted is None:
-                raise
-            self.run_.warnings.append("the endpoint does not list its models")
-            return [wanted]
-        names = [entry.id for entry in served]
-        for entry in served:
-            if wanted is None or entry.id == wanted:
-                self.run_.endpoint.max_model_len = entry.max_model_len
-                return [entry.id, *([entry.root] if entry.root else [])]
-        raise EndpointRejectedError(
-            f"{self.endpoint.base_url} does not serve {wanted or 'any model'}.",
-            cause=f"It serves: {', '.join(names) or 'nothing'}.",
-            next_action=f"Benchmark {names[0]}." if names else "Read get_logs.",
-        )
-
-    async def _find_pool(self) -> None:
-        """Find the size of the KV cache: the engine's own word, else the memory plan."""
-        facts = self.run_.endpoint
-        try:
-            published = serving_metrics(parse_metrics(await self._client.metrics_text()))
-            facts.kv_cache_tokens = published.kv_cache_tokens
-        except EndpointError as error:
-            self.run_.warnings.append(f"the engine does not publish its KV cache: {error.message}")
-        if facts.kv_cache_tokens is not None:
-            facts.kv_cache_source = "engine"
-        elif self._measurer.model is not None and facts.max_model_len is not None:
-            planned = self._measurer.model.kv_capacity_tokens(facts.max_model_len)
-            facts.kv_cache_tokens, facts.kv_cache_source = planned, "memory plan"
-        else:
-            self.run_.warnings.append(
-                "the size of the KV cache is not known: no cell can be called infeasible for it"
-            )
+            await find_pool(self._client, run, self._measurer.model)
 
     def _plan(self, cells: Sequence[Cell]) -> None:
         self._work = sum(self._weight(cell) for cell in cells) or 1.0

@@ -1,9 +1,8 @@
-"""Benchmarks and the long operations they run as."""
+"""Benchmarks: starting one, showing one, comparing several."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,10 @@ from backends.core.answers import (
     BenchmarkAnswer,
     BenchmarkEntry,
     BenchmarkList,
-    OperationAnswer,
-    OperationEntry,
-    OperationList,
     Picture,
     Started,
 )
-from backends.core.errors import InvalidInputError, NotFoundError
+from backends.core.errors import InvalidInputError
 from backends.core.paging import page
 from backends.core.settings import variable_of
 from backends.core.state import new_id
@@ -28,13 +24,10 @@ from backends.verbs.observing import basis, reach
 
 if TYPE_CHECKING:
     from backends.app import App
-    from backends.base import Backend, Progress
-    from backends.core.operations import Operation
+    from backends.base import Backend
     from backends.serving.runs import BenchmarkRun
     from backends.serving.spec import BenchmarkSpec
     from backends.serving.store import BenchmarkStore
-
-_LOOK_EVERY_S = 0.25
 
 
 async def run_benchmark(
@@ -175,117 +168,6 @@ def _what_it_does(spec: BenchmarkSpec) -> str:
     where = f" at {', '.join(map(str, spec.contexts))} prompt tokens" if spec.contexts else ""
     times = f", {spec.repetitions} times each" if spec.repetitions > 1 else ""
     return f"{loads}{where}{times}: {total} {size}"
-
-
-async def list_operations(app: App, limit: int, cursor: str | None) -> OperationList:
-    """Long operations, newest first."""
-    operations = await asyncio.to_thread(app.operations.all)
-    items, next_cursor = page(operations, limit, cursor)
-    running = sum(not operation.finished for operation in operations)
-    return OperationList(
-        summary=f"{len(operations)} operations, {running} of them running.",
-        items=[
-            OperationEntry(
-                operation_id=operation.id,
-                kind=operation.kind,
-                target=operation.target,
-                name=operation.name,
-                state=operation.state,
-                progress=operation.progress,
-                started_at=operation.started_at,
-                updated_at=operation.status.get("updated_at"),
-            )
-            for operation in items
-        ],
-        total=len(operations),
-        next_cursor=next_cursor,
-    )
-
-
-async def get_operation(
-    app: App, operation_id: str, wait_s: float, progress: Progress
-) -> OperationAnswer:
-    """One operation, after waiting for its end for at most `wait_s` seconds."""
-    began = time.monotonic()
-    operation = await asyncio.to_thread(app.operations.get, operation_id)
-    last = -1.0
-    while not operation.finished and time.monotonic() - began + _LOOK_EVERY_S < wait_s:
-        done = float(operation.status.get("done") or 0.0)
-        if done > last:
-            last = done
-            await progress(done, operation.status.get("total"), operation.progress or "")
-        await asyncio.sleep(_LOOK_EVERY_S)
-        operation = await asyncio.to_thread(app.operations.get, operation_id)
-    waited = time.monotonic() - began
-    return _operation_answer(app, operation, waited if wait_s > 0 else None)
-
-
-async def cancel_operation(app: App, operation_id: str) -> OperationAnswer:
-    """Stop an operation and show how it ended."""
-    operation = await asyncio.to_thread(app.operations.cancel, operation_id)
-    return _operation_answer(app, operation, None)
-
-
-def _operation_answer(app: App, operation: Operation, waited_s: float | None) -> OperationAnswer:
-    status = operation.status
-    benchmark_id = operation.params.get("benchmark_id")
-    what = f"{operation.kind} on {operation.target}/{operation.name}"
-    doing = f": {operation.progress}" if operation.progress and not operation.finished else "."
-    error = status.get("error")
-    next_steps: list[str] = []
-    if not operation.finished:
-        next_steps.append(f"get_operation(operation_id={operation.id!r}, wait_s=40)")
-        next_steps.append(f"cancel_operation(operation_id={operation.id!r})")
-    if status.get("next_action"):
-        next_steps.append(str(status["next_action"]))
-    if benchmark_id:
-        next_steps.append(f"get_benchmarks(benchmark_ids=[{benchmark_id!r}])")
-    result = dict(status.get("result") or {})
-    if benchmark_id and not operation.finished:
-        result |= _partial(app, str(benchmark_id))
-    return OperationAnswer(
-        summary=f"{operation.id} ({what}) is {operation.state}{doing}",
-        operation_id=operation.id,
-        kind=operation.kind,
-        target=operation.target,
-        name=operation.name,
-        state=operation.state,
-        finished=operation.finished,
-        done=status.get("done"),
-        total=status.get("total"),
-        progress=operation.progress,
-        started_at=operation.started_at,
-        updated_at=status.get("updated_at"),
-        waited_s=waited_s,
-        result=result,
-        error=str(error) if error else None,
-        log_tail=operation.log_tail() or None if operation.state == "failed" else None,
-        next_steps=next_steps,
-    )
-
-
-def _partial(app: App, benchmark_id: str) -> dict[str, Any]:
-    """The levels a running benchmark has finished, in short."""
-    from backends.serving.store import BenchmarkStore
-
-    try:
-        run = BenchmarkStore(app.state.benchmarks).load(benchmark_id)
-    except NotFoundError:
-        # The worker has not got as far as its first write.
-        return {}
-    return {
-        "levels_done": [
-            {
-                "load": level.load_words,
-                "concurrency": level.concurrency,
-                "output_tokens_per_s": level.output_tokens_per_s,
-                "ttft_ms_p50": level.ttft_ms.p50,
-                "errors": level.errors,
-                "valid": level.valid,
-            }
-            for level in run.levels
-        ]
-    }
 
 
 async def get_benchmarks(
