@@ -94,7 +94,7 @@ async def benchmark(app: App, job: Job) -> dict[str, Any]:
         job.should_stop,
         run_id=benchmark_id,
     )
-    invalid = [str(level.concurrency) for level in run.levels if not level.valid]
+    invalid = list(dict.fromkeys(lv.load_words for lv in run.levels if not lv.valid))
     result: dict[str, Any] = {
         "benchmark_id": benchmark_id,
         "run_state": run.state,
@@ -104,6 +104,8 @@ async def benchmark(app: App, job: Job) -> dict[str, Any]:
     }
     if invalid:
         result["invalid_levels"] = ", ".join(invalid)
+    if run.knee is not None and run.knee.load is not None:
+        result["knee"] = run.knee.load
     if run.findings:
         result["findings"] = run.findings
     return result
