@@ -23,8 +23,8 @@ KEY = "sk-operators-own-0123456789abcdef"
 # variable, a wrong value, what is used instead
 WRONG = [
     ("VLLM_DEVOPS_MODE", "everything", "read-only"),
-    ("VLLM_DEVOPS_TARGETS", "moon", "local"),
-    ("VLLM_DEVOPS_TARGETS", "local,moon", "local"),
+    ("VLLM_DEVOPS_TARGETS", "moon", "cloudrun-l4"),
+    ("VLLM_DEVOPS_TARGETS", "local,moon", "cloudrun-l4"),
     ("VLLM_DEVOPS_CONFIRM", "never", "person"),
     ("VLLM_DEVOPS_MAX_USD_PER_HOUR", "lots", "0"),
     ("VLLM_DEVOPS_MAX_USD_PER_HOUR", "-1", "0"),

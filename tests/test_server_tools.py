@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from backends.core.names import TARGETS
 from tests.support.clients import connected, make_app
 from tests.support.probe import ERAS, Era
 
@@ -27,8 +28,19 @@ READ = {
     "get_logs",
     "get_benchmarks",
     "get_operation",
+    "find_capacity",
 }
-WRITE = {"deploy", "run_benchmark", "cancel_operation", "start_serving"}
+WRITE = {
+    "deploy",
+    "run_benchmark",
+    "cancel_operation",
+    "start_serving",
+    "update_scaling",
+    "shift_traffic",
+    "probe_cold_start",
+    "stage_model",
+    "save_hf_token",
+}
 DESTRUCTIVE = {"stop_serving", "destroy"}
 
 MOST_TOOLS = 26
@@ -40,7 +52,8 @@ MOST_CHARS = int(5_000 * 4.2)
 
 
 async def tools_of(state_dir: Path, era: Era = "modern", **settings: object) -> dict[str, Any]:
-    async with connected(make_app(state_dir, **settings), era) as caller:
+    app = make_app(state_dir, **({"targets": TARGETS} | settings))
+    async with connected(app, era) as caller:
         listed = await caller.client.list_tools()
     tools = [
         tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed.tools

@@ -19,6 +19,7 @@ from backends.core.errors import (
     InvalidInputError,
     NotFoundError,
     NotManagedError,
+    NotSetUpError,
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.state import stamp
@@ -284,36 +285,28 @@ class CloudRunLooking(Backend):
 
     async def doctor(self) -> list[Check]:
         """gcloud, the login, the project and its APIs; each with the fix."""
-        program = shutil.which("gcloud")
-        if program is None:
-            return [
-                Check(
-                    name=f"{self.target}: gcloud",
-                    ok=False,
-                    detail="not on PATH; install it: https://cloud.google.com/sdk/docs/install",
-                )
-            ]
-        checks = [Check(name=f"{self.target}: gcloud", ok=True, detail=program)]
-        try:
-            await self.cloud.login.access_token()
-            source = self.cloud.login.source
-            checks.append(Check(name=f"{self.target}: login", ok=True, detail=source))
-            project = await self.cloud.project()
-            checks.append(Check(name=f"{self.target}: project", ok=True, detail=project))
-            from backends.cloudrun.facts import disabled_apis
+        from backends.cloudrun.facts import disabled_apis
 
+        def said(name: str, ok: bool, detail: str) -> Check:
+            return Check(name=f"{self.target}: {name}", ok=ok, detail=detail)
+
+        checks: list[Check] = []
+        try:
+            project = await self.cloud.project()
+            checks.append(said("project", True, project))
+            program = shutil.which("gcloud")
+            missing = "not on PATH; install it: https://cloud.google.com/sdk/docs/install"
+            checks.append(said("gcloud", program is not None, program or missing))
+            await self.cloud.login.access_token()
+            checks.append(said("login", True, self.cloud.login.source))
             off = await disabled_apis(self.cloud, *APIS, "secretmanager", "cloudquotas")
             fix = f"off: gcloud services enable {' '.join(off)} --project={project}"
-            checks.append(
-                Check(
-                    name=f"{self.target}: APIs",
-                    ok=not off,
-                    detail=fix if off else "those needed are enabled",
-                )
-            )
+            checks.append(said("APIs", not off, fix if off else "those needed are enabled"))
+        except NotSetUpError as error:
+            # Nothing is wrong with a cloud that nobody wants to use.
+            checks.append(said("not set up", True, f"{error.message} {error.next_action}"))
         except DevopsError as error:
-            detail = f"{error.message} {error.next_action}"
-            checks.append(Check(name=f"{self.target}: access", ok=False, detail=detail))
+            checks.append(said("access", False, f"{error.message} {error.next_action}"))
         return checks
 
     # --------------------------------------------------------------------------------- helpers

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from backends.clouds.gcloud import READ_TIMEOUT_S, Gcloud
-from backends.clouds.google_auth import GoogleLogin
+from backends.clouds.google_auth import GoogleLogin, gcloud_folder
 from backends.clouds.google_clients import GoogleClients
 from backends.clouds.google_rest import GoogleRest
 from backends.clouds.google_route import proxy_of
@@ -68,6 +68,7 @@ class GoogleCloud:
                 self._project = (
                     env.get("CLOUDSDK_CORE_PROJECT")
                     or self._services.settings.google_cloud_project
+                    or os.environ.get("CLOUDSDK_CORE_PROJECT")
                     or await self._configured()
                 )
         return self._project
@@ -84,6 +85,10 @@ class GoogleCloud:
         return self._number
 
     async def _configured(self) -> str:
+        if not gcloud_folder().is_dir():
+            # Never used here: not worth a second of gcloud's, which would also look for a metadata
+            # server on the network.
+            raise _not_set_up("")
         try:
             text = await self.gcloud.run(
                 ["gcloud", "config", "get-value", "project"], timeout_s=READ_TIMEOUT_S

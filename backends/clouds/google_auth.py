@@ -156,10 +156,14 @@ def adc_file(env: Mapping[str, str]) -> Path | None:
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if named:
         return Path(named)
-    config = os.environ.get("CLOUDSDK_CONFIG")
-    folder = Path(config) if config else Path.home() / ".config" / "gcloud"
-    path = folder / "application_default_credentials.json"
+    path = gcloud_folder() / "application_default_credentials.json"
     return path if path.is_file() else None
+
+
+def gcloud_folder() -> Path:
+    """Where gcloud keeps its configuration and logins on this machine."""
+    config = os.environ.get("CLOUDSDK_CONFIG")
+    return Path(config) if config else Path.home() / ".config" / "gcloud"
 
 
 def _refreshed(path: Path, env: Mapping[str, str]) -> _Token:

@@ -68,7 +68,7 @@ async def test_a_control_plane_in_trouble_is_named(
 ) -> None:
     await caller.tool("list_deployments")
     cloud.fault(scenario, **({"host": "^run"} if code == "unavailable" else {}))
-    listed = (await caller.tool("list_deployments", target=L4)).ok
+    listed = (await caller.tool("list_deployments")).ok
     assert code in listed["not_answering"][0]["error"]
     refused = (await caller.tool("get_status", target=L4, name="gemma4")).error
     assert refused["code"] == code
