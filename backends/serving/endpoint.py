@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from backends.core.errors import (
@@ -38,6 +38,11 @@ HeaderProvider = Callable[[], Awaitable[dict[str, str]]]
 """Returns the headers that authorise a request; called for each one, so it caches and refreshes."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""An answer that does not end by then is not vLLM's: 32,768 tokens stream in about 10 MiB."""
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -177,7 +182,9 @@ class EndpointClient:
             raise self._foreign("the list of models", answer)
         return [
             ServedModel(
-                id=entry["id"], max_model_len=entry.get("max_model_len"), root=entry.get("root")
+                id=entry["id"],
+                max_model_len=_known(entry, "max_model_len", int),
+                root=_known(entry, "root", str),
             )
             for entry in data
         ]
@@ -202,17 +209,11 @@ class EndpointClient:
         body: dict[str, Any] = {"model": await self.model_name()}
         body["prompt" if isinstance(prompt, str) else "messages"] = prompt
         what = f"a token count of {self.endpoint.base_url}"
-        async with self._deadline(timeout_s or self.timeout_s, what):
-            http = await self._client()
-            answer = await http.post(
-                self._url("/tokenize"), json=body, headers=await self.endpoint.auth_headers()
-            )
-        if answer.status_code != 200:
-            raise await self._refused(answer.status_code, answer.content, answer.headers, what)
-        parsed = self._parse(answer.content, "a token count")
+        content = await self._ask("POST", "/tokenize", what, timeout_s, body)
+        parsed = self._parse(content, "a token count")
         if not isinstance(parsed, dict) or not isinstance(parsed.get("count"), int):
             raise self._foreign("a token count", parsed)
-        return Tokens(count=parsed["count"], max_model_len=parsed.get("max_model_len"))
+        return Tokens(count=parsed["count"], max_model_len=_known(parsed, "max_model_len", int))
 
     async def model_name(self) -> str:
         """Return the model that is asked for: the endpoint's own, else the first one served.
@@ -315,13 +316,17 @@ class EndpointClient:
             extensions={"trace": clock.trace},
         ) as answer:
             if answer.status_code != 200:
-                refused = await answer.aread()
+                refused = await self._whole(answer, what)
                 raise await self._refused(answer.status_code, refused, answer.headers, what)
             if "text/event-stream" not in answer.headers.get("content-type", ""):
-                return self._take_whole_answer(await answer.aread(), tally, clock)
+                return self._take_whole_answer(await self._whole(answer, what), tally, clock)
             decoder = SseDecoder()
+            came = 0
             async for part in answer.aiter_bytes():
                 now_ns = time.perf_counter_ns()
+                came += len(part)
+                if came > MAX_BODY_BYTES:
+                    raise self._endless(what)
                 try:
                     events = decoder.feed(part)
                 except WireError as error:
@@ -341,13 +346,42 @@ class EndpointClient:
         return False
 
     async def _get(self, path: str, what: str, timeout_s: float | None) -> bytes:
-        what = f"{what} of {self.endpoint.base_url}"
+        return await self._ask("GET", path, f"{what} of {self.endpoint.base_url}", timeout_s)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        what: str,
+        timeout_s: float | None,
+        body: Mapping[str, Any] | None = None,
+    ) -> bytes:
         async with self._deadline(timeout_s or self.timeout_s, what):
             http = await self._client()
-            answer = await http.get(self._url(path), headers=await self.endpoint.auth_headers())
+            headers = await self.endpoint.auth_headers()
+            async with http.stream(method, self._url(path), json=body, headers=headers) as answer:
+                content = await self._whole(answer, what)
         if answer.status_code != 200:
-            raise await self._refused(answer.status_code, answer.content, answer.headers, what)
-        return answer.content
+            raise await self._refused(answer.status_code, content, answer.headers, what)
+        return content
+
+    async def _whole(self, answer: httpx.Response, what: str) -> bytes:
+        """The body of an answer; one that does not end would fill this server's memory."""
+        parts: list[bytes] = []
+        came = 0
+        async for part in answer.aiter_bytes():
+            parts.append(part)
+            came += len(part)
+            if came > MAX_BODY_BYTES:
+                raise self._endless(what)
+        return b"".join(parts)
+
+    def _endless(self, what: str) -> EndpointError:
+        return EndpointError(
+            f"{what} was answered with more than {MAX_BODY_BYTES >> 20} MiB; it was given up.",
+            cause="Something other than vLLM listens there.",
+            next_action="Check the base URL; it must lead to vLLM's OpenAI-compatible server.",
+        )
 
     async def _get_json(self, path: str, what: str, timeout_s: float | None) -> object:
         return self._parse(await self._get(path, what, timeout_s), what)
@@ -355,7 +389,7 @@ class EndpointClient:
     def _parse(self, body: bytes, what: str) -> object:
         try:
             return json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._foreign(what, body[:200].decode("utf-8", "replace")) from None
 
     def _foreign(self, what: str, answer: object) -> EndpointError:
@@ -472,6 +506,12 @@ class _SendClock:
             self.sent_ns = now_ns
             if self.connect_started_ns is not None:
                 self.connect_ms = (now_ns - self.connect_started_ns) / 1e6
+
+
+def _known(values: Mapping[str, Any], key: str, kind: type[_T]) -> _T | None:
+    """A value of the type that vLLM gives it; another server's idea of it is unknown."""
+    value = values.get(key)
+    return value if isinstance(value, kind) else None
 
 
 def _connect_cause(words: str) -> str:

@@ -199,6 +199,8 @@ def parse_metrics(text: str) -> MetricsSnapshot:
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
+                if not math.isfinite(sample.value):
+                    continue  # NaN is how Prometheus says "unknown"
                 labels = frozenset(sample.labels.items())
                 if family.type != "histogram":
                     values.setdefault(sample.name, {})[labels] = sample.value

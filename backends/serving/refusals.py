@@ -111,6 +111,15 @@ def refusal_from_words(
             ),
             retry_after_s=retry_after,
         )
+    if status is not None and 300 <= status < 400:
+        return EndpointError(
+            f"{what} was sent elsewhere ({status}); that is not followed.",
+            status=status,
+            words=words,
+            cause="The base URL is not the endpoint's own: a login page, a moved service, or http "
+            "where https is spoken.",
+            next_action="Set the address that it leads to.",
+        )
     if status is not None and 400 <= status < 500:
         return _rejected(status, words, what, served)
     return EndpointError(

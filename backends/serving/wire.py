@@ -335,6 +335,8 @@ class StreamTally:
         if (answer or calls) and self.first_answer_ns is None:
             self.first_answer_ns = at_ns
         if self.keep_text:
+            if not isinstance(answer or "", str) or not isinstance(thought or "", str):
+                raise TypeError("content is no text")
             if answer:
                 self.text.append(answer)
             if thought:

@@ -428,3 +428,52 @@ async def test_setting_up_the_connection_is_no_part_of_ttft() -> None:
         second = await client.chat("Hi")
     assert first.connect_ms is not None
     assert second.connect_ms is None, "the connection is kept"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", CHAT])
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_an_answer_without_end_is_given_up_before_it_fills_the_memory(
+    path: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backends.serving.endpoint.MAX_BODY_BYTES", 100_000)
+    endless = whole(200, b": x\n" * 100_000, kind=kind)
+    async with (
+        scripted(routes(whole(200, MODELS)) | {path: endless}) as server,
+        EndpointClient(Endpoint(server.base_url)) as client,
+    ):
+        with pytest.raises(EndpointError, match="more than") as caught:
+            await client.chat("hello")
+    assert "base URL" in caught.value.next_action
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"data":[{"id":"x","max_model_len":"long","root":5}]}', b'{"data":[{"id":"x"}]}']
+)
+async def test_what_another_server_says_in_another_type_is_unknown(body: bytes) -> None:
+    async with (
+        scripted({"/v1/models": whole(200, body)}) as server,
+        EndpointClient(Endpoint(server.base_url)) as client,
+    ):
+        (model,) = await client.models()
+    assert (model.id, model.max_model_len, model.root) == ("x", None, None)
+
+
+async def test_json_without_end_of_depth_is_no_answer_of_vllm() -> None:
+    async with (
+        scripted({"/v1/models": whole(200, b"[" * 200_000)}) as server,
+        EndpointClient(Endpoint(server.base_url)) as client,
+    ):
+        with pytest.raises(EndpointError, match="shape"):
+            await client.models()
+
+
+async def test_content_that_is_no_text_is_a_malformed_event() -> None:
+    chunk = '{"id":"c","model":"m","choices":[{"index":0,"delta":{"content":5}}]}'
+    error = await chat_error(stream([chunk, "[DONE]"]))
+    assert "malformed_event" in error.message
+
+
+async def test_a_redirect_is_not_followed_and_said_to_be_one() -> None:
+    error = await chat_error(whole(302, b"", headers="location: /login\r\n"))
+    assert "sent elsewhere (302)" in error.message
+    assert "address" in error.next_action

@@ -229,3 +229,12 @@ def test_what_is_no_metrics_text_is_refused_with_its_beginning(text: str) -> Non
 def test_no_time_between_two_readings_is_refused() -> None:
     with pytest.raises(ValueError, match="above 0 s"):
         metrics_delta(parse_metrics(""), parse_metrics(""), 0.0)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
+def test_a_value_that_is_no_number_is_unknown(value: str) -> None:
+    snapshot = parse_metrics(f"vllm:num_requests_running {value}\nvllm:num_requests_waiting 2\n")
+    state = serving_metrics(snapshot)
+    assert state.running is None
+    assert state.waiting == 2
+    assert "vllm:num_requests_running" in state.missing
