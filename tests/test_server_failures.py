@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from backends.core.state import write_json
+from tests.serving.mock_servers import Reply, Route, scripted, whole
 from tests.support.clients import connected, make_app
 from tests.support.probe import ERAS, Era
 from tests.support.processes import gone, wait_for
@@ -222,3 +223,48 @@ async def test_a_damaged_record_is_listed_as_unknown_and_hides_none_of_the_other
         assert (await caller.tool("get_status", target="local", name="demo")).ok
         reply = await caller.tool("get_status", target="local", name="broken")
         assert str(folder / "deployment.json") in reply.text
+
+
+async def test_an_engine_that_was_ready_and_hangs_is_degraded_and_not_starting(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backends.local.looking._LISTENS_WITHIN_S", 0.0)
+    monkeypatch.setattr("backends.local.looking._HEALTH_TIMEOUT_S", 0.3)
+    async with connected(make_app(state_dir, confirm="plan")) as caller:
+        await caller.deploy("demo")
+        await caller.tool("wait_until_ready", target="local", timeout_s=20)
+        # The engine's log says when it became ready in whole seconds.
+        await asyncio.sleep(1.1)
+        pid = record_of(state_dir)["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            status = (await caller.tool("get_status", target="local")).ok
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert status["state"] == "degraded"
+        assert "was ready, runs, and does not answer" in status["summary"]
+        assert any("restart=true" in step for step in status["next_steps"])
+        ready = await caller.tool("wait_until_ready", target="local", timeout_s=20)
+        assert ready.ok["state"] == "ready"
+        (await caller.destroy("demo")).expect_ok()
+
+
+async def test_a_stranger_on_the_port_of_a_starting_engine_is_not_taken_for_it(
+    state_dir: Path,
+) -> None:
+    async with connected(make_app(state_dir, confirm="plan")) as caller:
+        await caller.deploy("demo", startup_speed=1)
+        port = record_of(state_dir)["port"]
+        models = b'{"object":"list","data":[{"id":"stranger","object":"model"}]}'
+        routes: dict[str, Route | Reply] = {
+            "/health": whole(200, b""),
+            "/v1/models": whole(200, models),
+            "/version": whole(200, b'{"version":"1"}'),
+        }
+        async with scripted(routes, port=port):
+            status = (await caller.tool("get_status", target="local")).ok
+            assert status["state"] == "degraded"
+            assert f"something else answers on its port {port}" in status["summary"]
+            assert "models" not in status
+        assert (await caller.tool("get_status", target="local")).ok["state"] == "starting"
+        (await caller.destroy("demo")).expect_ok()

@@ -32,6 +32,8 @@ from backends.serving.startup_log import StartupProgress
 
 ATTACHED = "attached"
 _HEALTH_TIMEOUT_S = 3.0
+# Between the line that says it is ready and the first answer; a busy machine needs a while.
+_LISTENS_WITHIN_S = 15.0
 # Phases of a log that are not part of becoming ready.
 _NOT_STARTING = frozenset({"ready", "failed", "stopped"})
 
@@ -115,16 +117,15 @@ class LocalLooking(Backend):
             try:
                 health_ms = await client.health()
                 models, version = await self._serves(record, client)
-            except EndpointUnreachableError:
+            except EndpointUnreachableError as error:
+                if self._should_answer(record, progress):
+                    return self._degraded(
+                        record, f"was ready, runs, and does not answer: {error.message}", error
+                    )
                 return self._starting(record, progress)
             except EndpointNotReadyError as error:
-                return self._status(
-                    record,
-                    "degraded",
-                    f"{self._at(name)} runs but its engine does not answer: {error.message}",
-                    error=error.words or error.message,
-                    error_cause=error.cause,
-                    next_steps=[self._call("get_logs", name), self._restart(name)],
+                return self._degraded(
+                    record, f"runs but its engine does not answer: {error.message}", error
                 )
             except EndpointError as error:
                 return self._status(
@@ -136,6 +137,20 @@ class LocalLooking(Backend):
                     next_steps=[error.next_action] if error.next_action else [],
                 )
         served = models[0] if models else None
+        ours = record.model in [model.id for model in models]
+        if not ours and progress.ready_after_s is None:
+            return self._status(
+                record,
+                "degraded",
+                f"{self._at(name)} runs, but something else answers on its port {record.port}: it "
+                f"does not serve {record.model}.",
+                models=[],
+                error_cause="Another program took the port before the engine could.",
+                next_steps=[
+                    self._call("get_logs", name),
+                    f"{self._call('destroy', name)}, then deploy it again on another port",
+                ],
+            )
         return self._status(
             record,
             "ready",
@@ -159,14 +174,34 @@ class LocalLooking(Backend):
             ],
         )
 
+    def _should_answer(self, record: Record, progress: StartupProgress) -> bool:
+        """Whether its log said long enough ago that it is ready."""
+        ready_s = progress.ready_after_s
+        since_s = _seconds_since(record.started_at)
+        return ready_s is not None and since_s > ready_s + _LISTENS_WITHIN_S
+
+    def _degraded(self, record: Record, how: str, error: EndpointError) -> Status:
+        name = record.name
+        return self._status(
+            record,
+            "degraded",
+            f"{self._at(name)} {how}",
+            error=error.words or error.message,
+            error_cause=error.cause,
+            next_steps=[self._call("get_logs", name), self._restart(name)],
+        )
+
     async def _serves(
         self, record: Record, client: EndpointClient
     ) -> tuple[list[ServedModel], str]:
         """What a running engine serves; asked once, for it does not change while it runs."""
         key = (record.name, record.pid, record.pid_created)
-        if key not in self._served:
-            self._served[key] = (await client.models(), await client.version())
-        return self._served[key]
+        if key in self._served:
+            return self._served[key]
+        found = (await client.models(), await client.version())
+        if record.model in [model.id for model in found[0]]:
+            self._served[key] = found
+        return found
 
     async def endpoint(self, name: str) -> Endpoint:
         """The engine's address on the loopback, with the operator's API key where one is set."""

@@ -216,9 +216,9 @@ MODELS = b'{"object":"list","data":[{"id":"m","max_model_len":2048,"root":"weigh
 
 @asynccontextmanager
 async def scripted(
-    routes: dict[str, Route | Reply], *, tls: ssl.SSLContext | None = None
+    routes: dict[str, Route | Reply], *, tls: ssl.SSLContext | None = None, port: int = 0
 ) -> AsyncIterator[Scripted]:
-    """Serve replies by path on a free port; a path that is not there answers 404 as vLLM does."""
+    """Serve replies by path on a port (0: a free one); other paths answer 404 as vLLM does."""
     server_state = Scripted()
     serving: set[asyncio.Task[None]] = set()
 
@@ -235,7 +235,7 @@ async def scripted(
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(serve, "127.0.0.1", port, ssl=tls)
     port = server.sockets[0].getsockname()[1]
     server_state.base_url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
     try:
