@@ -27,6 +27,8 @@ from backends.core.state import StateDir, new_id, now, read_json, stamp, write_j
 _ID = re.compile(r"op-[0-9]{8}-[0-9]{6}-[0-9a-f]{4,16}")
 FINISHED = frozenset({"succeeded", "failed", "cancelled"})
 _CANCEL_PATIENCE_S = 15.0
+# The kernel ends a killed process in its own time; it is answered as it then is.
+_KILL_PATIENCE_S = 2.0
 _LOG_TAIL_BYTES = 4_000
 
 
@@ -237,8 +239,10 @@ class Operations:
             deadline = time.monotonic() + _CANCEL_PATIENCE_S
             while self._alive(asked) and time.monotonic() < deadline:
                 time.sleep(0.05)
-            if self._alive(asked):
-                self._signal(asked, signal.SIGKILL)
+            if self._signal(asked, signal.SIGKILL):
+                deadline = time.monotonic() + _KILL_PATIENCE_S
+                while self._alive(asked) and time.monotonic() < deadline:
+                    time.sleep(0.02)
         return self.get(operation_id)
 
     def _folder(self, operation_id: str) -> Path:

@@ -110,3 +110,14 @@ def test_a_process_is_known_again_after_the_clock_was_set(monkeypatch: pytest.Mo
     assert is_running(os.getpid(), before)
     assert not is_running(os.getpid(), before + 1)
     assert detached.created_at(2**31 - 1) is None
+
+
+def test_a_worker_that_does_not_listen_is_gone_when_its_cancel_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backends.core.operations._CANCEL_PATIENCE_S", 0.1)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    operations = Operations(StateDir(tmp_path), (sys.executable, "-c", deaf))
+    started = operations.start("benchmark", "local", "demo", {}, {})
+    assert not started.finished
+    assert operations.cancel(started.id).state == "cancelled"
