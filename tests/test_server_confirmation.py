@@ -210,3 +210,22 @@ def test_in_the_modern_era_an_answer_does_not_fit_another_deployment(state_dir: 
         assert answer["error"]["code"] == -32602
         listed = probe.tool("list_deployments").ok
         assert [item["name"] for item in listed["items"]] == ["one", "two"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("content", [None, {}, {"approve": None}, {"approve": "perhaps"}])
+def test_an_answer_in_another_form_is_no_yes_and_says_what_to_do(
+    state_dir: Path, era: Era, content: dict[str, Any] | None
+) -> None:
+    answer = {"action": "accept", "content": content}
+    with Probe(era=era, answering=lambda _: answer) as probe:
+        planned = probe.tool(
+            "plan_deployment", target="local", name="demo", options={"startup_speed": 1000}
+        )
+        probe.tool("deploy", target="local", plan_id=planned.plan_id)
+        planned = probe.tool("destroy", target="local", name="demo")
+        reply = probe.tool("destroy", target="local", name="demo", plan_id=planned.plan_id)
+        assert reply.error["code"] == "confirmation"
+        assert "Nothing was done" in reply.text
+        assert "ask_before_destroy" not in reply.text
+    assert (state_dir / "deployments" / "local" / "demo" / "deployment.json").exists()

@@ -40,7 +40,12 @@ from mcp.types import (
 from pydantic import BaseModel, ValidationError
 
 from backends.core.answers import Answer
-from backends.core.errors import DevopsError, InvalidInputError, NotFoundError
+from backends.core.errors import (
+    ConfirmationError,
+    DevopsError,
+    InvalidInputError,
+    NotFoundError,
+)
 from backends.core.names import VERSION
 from backends.core.render import to_markdown, to_tree
 from backends.core.settings import Mode
@@ -212,6 +217,9 @@ class StrictServer(MCPServer[None]):
         except ToolError as error:
             if isinstance(error.__cause__, ValidationError):
                 return _error_result(_invalid(name, error.__cause__, self._arguments[name]))
+            if str(error.__cause__).startswith("Resolver "):
+                # The SDK's resolver of questions names our functions; nobody has been asked well.
+                return _error_result(_no_clear_answer(name))
             raise
 
     async def read_resource(self, uri: Any, context: Context[Any, Any] | None = None) -> Any:  # noqa: ANN401 (the SDK's own types)
@@ -408,6 +416,14 @@ def _error_text(error: DevopsError) -> str:
     if error.next_action:
         lines.append(f"Next: {error.next_action}")
     return "\n".join(lines)
+
+
+def _no_clear_answer(tool: str) -> DevopsError:
+    return ConfirmationError(
+        f"The answer to whether {tool} may run was not in the form asked for. Nothing was done.",
+        cause="The client sent something else than {action, content: {approve: true or false}}.",
+        next_action=f"Call {tool} again with the same plan_id to ask once more.",
+    )
 
 
 def _not_arguments(tool: str, unknown: list[str], arguments: list[str]) -> DevopsError:
