@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -191,6 +192,13 @@ class Settings(BaseSettings):
         if "@" in url.partition("://")[2].partition("/")[0]:
             # It is shown in answers and logs, so a password in it would be too.
             raise ValueError("must not carry a user or password; set VLLM_API_KEY instead")
+        try:
+            parts = urlsplit(url)
+            usable = bool(parts.hostname) and parts.port != 0 and not (parts.query + parts.fragment)
+        except ValueError:
+            usable = False
+        if not usable or any(character.isspace() for character in url):
+            raise ValueError("must be http(s)://host[:port][/prefix]")
         return url
 
     @field_validator(
