@@ -9,7 +9,7 @@ import pytest
 from tests.cloud.rehearsal import Rehearsal, rehearsal
 
 # A start of minutes takes a second; what is left is the simulator's own.
-SPEED = 400.0
+SPEED = 1000.0
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import ssl
 import subprocess
@@ -231,6 +232,12 @@ class Rehearsal:
         assert answer.status_code == 200, answer.text
         entries = answer.json().get("entries", [])
         return [item["textPayload"] for item in entries if "textPayload" in item]
+
+    def load_s(self, name: str) -> float:
+        """Seconds a service's log says that loading its weights took."""
+        said = re.search(r"Loading weights took ([\d.]+) s", "\n".join(self.logs(name)))
+        assert said is not None
+        return float(said[1])
 
     def call(self, url: str, path: str = "/v1/models", **more: Any) -> httpx.Response:
         """Call an endpoint with an identity token."""

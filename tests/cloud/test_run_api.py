@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from backends.rehearsal.cloud.run.translate import service_from_v2
+from tests.cloud.conftest import SPEED
 from tests.cloud.rehearsal import (
     ARGS,
     BUCKET,
@@ -192,7 +193,7 @@ def test_a_new_service_becomes_ready_through_its_phases(cloud: Rehearsal) -> Non
     ]
     found = [next(i for i, line in enumerate(lines) if words in line) for words in order]
     assert found == sorted(found)
-    cloud.control("POST", "/settings", {"speed": 400})
+    cloud.control("POST", "/settings", {"speed": SPEED})
 
 
 def test_a_name_is_taken_once(cloud: Rehearsal) -> None:
@@ -361,9 +362,7 @@ def test_both_apis_show_one_service(cloud: Rehearsal) -> None:
         "egress": "PRIVATE_RANGES_ONLY",
         "networkInterfaces": [{"network": "default", "subnetwork": "s"}],
     }
-    assert template["volumes"] == [
-        {"name": "models", "gcs": {"bucket": BUCKET, "readOnly": True}}
-    ]
+    assert template["volumes"] == [{"name": "models", "gcs": {"bucket": BUCKET, "readOnly": True}}]
     container = template["containers"][0]
     assert container["resources"]["cpuIdle"] is False
     assert container["resources"]["startupCpuBoost"] is True

@@ -13,7 +13,7 @@
 | `GET /rehearsal/world` | the whole state |
 | `GET /rehearsal/instances` | Cloud Run instances: revision, phase, process |
 | `POST /rehearsal/logs` | write log entries |
-| `POST /rehearsal/settings` | `{"speed": F, "idle_s": F, "quotas": {...}}` |
+| `POST /rehearsal/settings` | `{"speed": F, "idle_s": F, "quotas": {...}, "options": {...}}` |
 | `POST /rehearsal/reset` | a new project: nothing deployed, no faults |
 """
 
@@ -127,7 +127,7 @@ class Control:
     def _set(self, request: Request) -> Json:
         values = request.json()
         cloud = self._cloud
-        unknown = set(values) - {"speed", "idle_s", "quotas"}
+        unknown = set(values) - {"speed", "idle_s", "quotas", "options"}
         if unknown:
             raise ValueError(f"unknown setting {', '.join(sorted(unknown))}")
         if "speed" in values:
@@ -140,6 +140,7 @@ class Control:
             cloud.world.quotas.setdefault(quota, {}).update(
                 {str(region): int(value) for region, value in limits.items()}
             )
+        cloud.world.options |= values.get("options", {})
         cloud.world.dirty = True
         return self._about()
 

@@ -152,6 +152,7 @@ class FaultBook:
         self._number = 0
         self._actions: dict[str, Action] = {
             "quota": self._quota,
+            "quota-shown": self._quota_shown,
             "new-project": self._new_project,
             "deny": self._deny,
             "disable-api": self._disable_api,
@@ -283,6 +284,15 @@ class FaultBook:
 
         return undo
 
+    def _quota_shown(self, values: Json) -> Undo:
+        quota = str(values["quota"])
+        self._world.knobs.quotas_shown[quota] = int(values["value"])
+
+        def undo() -> None:
+            self._world.knobs.quotas_shown.pop(quota, None)
+
+        return undo
+
     def _new_project(self, values: Json) -> Undo:
         del values
         undos = [
@@ -311,6 +321,7 @@ class FaultBook:
         def undo() -> None:
             if service not in self._world.enabled:
                 self._world.enabled.append(service)
+                self._world.enabled.sort()
 
         return undo
 

@@ -39,6 +39,7 @@ _RECORD = "cloud.json"
 _START_S = 20.0
 _STOP_S = 6.0
 _POLL_S = 0.05
+_FAR_FUTURE_S = 4_102_444_800  # the year 2100
 
 # Variables that would lead gcloud or the libraries past the rehearsal.
 _FOREIGN_PREFIXES = ("CLOUDSDK_", "GOOGLE_", "GCLOUD_", "GCE_METADATA_")
@@ -235,6 +236,10 @@ def environment(running: Running) -> dict[str, str]:
         "GOOGLE_APPLICATION_CREDENTIALS": str(config / "application_default_credentials.json"),
         "GOOGLE_CLOUD_PROJECT": running.project,
         "NO_GCE_CHECK": "true",
+        # A machine of Google's own would answer at its real address, past the proxy.
+        "GCE_METADATA_ROOT": f"127.0.0.1:{running.port}",
+        "GCE_METADATA_HOST": f"127.0.0.1:{running.port}",
+        "GCE_METADATA_IP": f"127.0.0.1:{running.port}",
         # requests and httpx
         "HTTP_PROXY": proxy,
         "http_proxy": proxy,
@@ -373,6 +378,10 @@ def _write_logins(running: Running) -> None:
         )
         table.commit()
     (config / "credentials.db").chmod(0o600)
+    # "Not a machine of Google's": gcloud believes it while the file is not ten minutes old.
+    on_google = config / "gce"
+    on_google.write_text("False", encoding="utf-8")
+    os.utime(on_google, (_FAR_FUTURE_S, _FAR_FUTURE_S))
     (config / "active_config").write_text("default", encoding="utf-8")
     (config / "configurations" / "config_default").write_text(
         f"[core]\naccount = {running.account}\nproject = {running.project}\n", encoding="utf-8"

@@ -113,6 +113,16 @@ _DEPLOYMENT: dict[str, Scenario] = {
         "Deploy with more --max-instances than the quota allows.",
         ({"kind": "quota", "quota": _GPU_QUOTAS, "value": 1},),
     ),
+    "gpu-quota-misread": Scenario(
+        "The Quotas API says 1000, the deployment is refused: requested: 3 allowed: 1",
+        "quotas info shows a ceiling that is not what the project was given.",
+        "",
+        (
+            {"kind": "quota", "quota": _GPU_QUOTAS, "value": 1},
+            {"kind": "quota-shown", "quota": _L4.quota, "value": 1000},
+            {"kind": "quota-shown", "quota": _RTX.quota, "value": 1000},
+        ),
+    ),
     "memory-quota": Scenario(
         "Quota violated: MemAllocPerProjectRegion requested: 85899345920 allowed: 42949672960",
         "A new project may use 40 GiB a region; 80 GiB times max-instances is more.",
@@ -141,7 +151,8 @@ _DEPLOYMENT: dict[str, Scenario] = {
         "gcloud stops waiting after about ten minutes; the revision becomes ready later",
         "The start takes longer than the client waits.",
         "Run with a low --speed.",
-        (_start(slow=4.0),),
+        # Some thirteen minutes: longer than gcloud waits, within the reference startup probe.
+        (_start(slow=3.0),),
     ),
     "stuck-start": Scenario(
         "The revision never becomes ready; the log stops at 'Starting to load model'",

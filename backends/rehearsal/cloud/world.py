@@ -42,8 +42,7 @@ class Knobs:
         tokens_valid_from: Tokens issued before this second (epoch) are refused.
         denied: Permissions the caller does not hold, e.g. `run.services.create` or `run.*`.
         no_capacity: Regions in which no GPU can be had, quota or not.
-        start: How the next starts of revisions go wrong, see `faults.StartTrouble`.
-        slow_start: Starts take this many times longer.
+        quotas_shown: What the Quotas API says of a limit, where it is not what is held to.
     """
 
     token_lifetime_s: float = 3600
@@ -51,15 +50,16 @@ class Knobs:
     tokens_valid_from: float = 0
     denied: list[str] = field(default_factory=list)
     no_capacity: list[str] = field(default_factory=list)
-    start: list[Json] = field(default_factory=list)
-    slow_start: float = 1.0
+    quotas_shown: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
 class World:
     """The state of the rehearsed project; all of it is JSON.
 
-    Keys of dictionaries are resource names, for Cloud Run `region/name`.
+    Keys of dictionaries are resource names, for Cloud Run `region/name`. `options` are small
+    circumstances of Compute Engine and TPU: `compute_quotas` (by region and metric), `serial` (the
+    console's text), `insert_error` (of an instance), `queued_state` (of new queued resources).
     """
 
     project: str = PROJECT
@@ -130,7 +130,8 @@ class World:
             return None
         known = {item.name for item in fields(cls)}
         values = {key: value for key, value in saved.items() if key in known}
-        values["knobs"] = Knobs(**values.get("knobs", {}))
+        # Faults are of one run.
+        values["knobs"] = Knobs()
         return cls(**values)
 
     def save(self, path: Path) -> None:

@@ -59,6 +59,10 @@ class _Builds:
         self._objects = objects
         self._broken: list[Json] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        # What was under way when the cloud ended goes on.
+        for build_id, build in self._world.builds.items():
+            if build["status"] in {"QUEUED", "WORKING"}:
+                self._start(build_id)
 
     def break_next(self, values: Json) -> Any:  # noqa: ANN401 (an undo)
         """Let the next builds fail with these log lines; -1 times for all."""
@@ -99,9 +103,7 @@ class _Builds:
         if bucket:
             made["logsBucket"] = f"gs://{bucket}"
         self._world.builds[build_id] = made
-        task = asyncio.get_running_loop().create_task(self._run(build_id))
-        self._tasks[build_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(build_id, None))
+        self._start(build_id)
         return self._operation(made)
 
     def listed(self, request: Request, project: str) -> Json:
@@ -178,6 +180,11 @@ class _Builds:
                 }
         return operation
 
+    def _start(self, build_id: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(build_id))
+        self._tasks[build_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(build_id, None))
+
     async def _run(self, build_id: str) -> None:
         build = self._world.builds[build_id]
         await asyncio.sleep(self._cloud.after(_QUEUE_S))
@@ -253,7 +260,7 @@ class _Builds:
                 "build_trigger_id": "",
             },
         }
-        for line in lines:
+        for line in filter(None, lines):
             self._cloud.logs.write(
                 "cloudbuild", resource, line, severity="INFO", labels={"build_step": "MAIN"}
             )

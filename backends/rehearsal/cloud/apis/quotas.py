@@ -40,7 +40,10 @@ def api(cloud: Cloud) -> Api:
     world = cloud.world
 
     def info(service: str, quota: str) -> Json:
-        limits = world.quotas[quota]
+        limits = dict(world.quotas[quota])
+        shown = world.knobs.quotas_shown.get(quota)
+        if shown is not None:
+            limits = dict.fromkeys(limits, shown)
         return {
             "name": f"projects/{world.number}/locations/global/services/{service}/quotaInfos/"
             f"{quota}",

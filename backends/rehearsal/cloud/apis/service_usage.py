@@ -107,6 +107,7 @@ class _ServiceUsage:
                 raise ApiError(400, f"Not found or permission denied for service(s): {name}.")
             if name not in self._world.enabled:
                 self._world.enabled.append(name)
+        self._world.enabled.sort()
 
     def _done(self, kind: str, response: Json) -> Json:
         name = f"operations/acf.p2-{self._world.number}-{self._world.uid()}"

@@ -199,12 +199,12 @@ class Containers:
         gpu = GPUS.get(shape.gpu_type) if shape.gpus else None
         profile = find_profile(gpu.profile) if gpu else CLOUDRUN_L4
         stages = bool(_STAGING_ENV & {*shape.env})
-        factor = self._world.knobs.slow_start
+        factor = 1.0
         trouble = next((item for item in troubles if item.slow == 1.0), None)
         for item in troubles:
             factor *= item.slow
         if stages and not (shape.network and shape.vpc_egress == "all-traffic"):
-            factor *= _PUBLIC_EGRESS_FACTOR
+            factor *= _with_public_egress(profile)
         checkpoint = _checkpoint(command, shape)
         if trouble is None:
             trouble = self._natural(service, shape, command, checkpoint)
@@ -322,6 +322,12 @@ class Containers:
                 if found is not None:
                     return found
         return None
+
+
+def _with_public_egress(profile: TargetProfile) -> float:
+    """How many times longer a whole start takes when the weights come by public egress."""
+    weights_s = sum(item.seconds.value for item in profile.startup if item.name == "weights")
+    return 1 + weights_s * (_PUBLIC_EGRESS_FACTOR - 1) / profile.startup_s
 
 
 def _checkpoint(command: VllmCommand, shape: Shape) -> Checkpoint | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fnmatch
+import sys
 import time
+import traceback
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -134,6 +136,7 @@ class Fleet:
                 self.deploy(key, self.services.service_of(key.region, revision))
         for text in list(self._cloud.world.services):
             self.sync(Key.parse(text))
+        self.services.resume()
 
     def sync(self, service: Key) -> None:
         """Fit the instances of a service to its traffic and scaling."""
@@ -263,7 +266,12 @@ class Fleet:
     def _spawn(self, work: Any) -> None:  # noqa: ANN401 (a coroutine)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            traceback.print_exception(error, file=sys.stderr)
 
     async def _deploy(self, pool: Pool) -> None:
         began = time.monotonic()

@@ -206,6 +206,10 @@ class Services:
         """Delete a service; it is gone some seconds later."""
         service = self.find(key)
         service["metadata"]["deletionTimestamp"] = now()
+        # What its conditions said is not of this generation: gcloud must not take an old failure
+        # for one of the deletion.
+        service["metadata"]["generation"] += 1
+        self._set(service, condition("Ready", _UNKNOWN, "Deleting", "Deleting service."))
         self._spawn(self._delete_later(key, str(service["metadata"]["uid"])))
         self._audit("Delete", key, account)
         return service
@@ -273,7 +277,7 @@ class Services:
     def refresh(self, key: Key) -> None:
         """Bring a service's status up to date with its revisions, and the fleet with both."""
         service = self._cloud.world.services.get(str(key))
-        if service is None:
+        if service is None or "deletionTimestamp" in service["metadata"]:
             return
         world = self._cloud.world
         status = service["status"]
@@ -288,6 +292,12 @@ class Services:
         self._retire(key, service)
         world.dirty = True
         self._cloud.fleet.sync(key)
+
+    def resume(self) -> None:
+        """After a restart of the cloud: go on with what was being deleted."""
+        for text, service in self._cloud.world.services.items():
+            if "deletionTimestamp" in service["metadata"]:
+                self._spawn(self._delete_later(Key.parse(text), service["metadata"]["uid"]))
 
     async def close(self) -> None:
         """End what is under way."""
