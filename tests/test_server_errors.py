@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 
+from backends.cloudrun.backend import CloudRunBackend
 from backends.core import tools
 from backends.core.errors import CapacityError, NotSetUpError, StepFailedError
 from backends.local import LocalBackend
@@ -81,6 +82,29 @@ async def test_a_target_without_a_project_is_named_and_leaves_the_list_complete(
     assert "local" in answer["summary"]
     assert named.error["code"] == "not_set_up", "one that is asked for by name is an error"
     assert named.error["next_action"] == "Set one."
+
+
+async def test_targets_that_cannot_be_asked_for_models_hide_none_of_the_others(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def not_set_up(self: CloudRunBackend) -> NoReturn:
+        raise NotSetUpError("No project is set.", next_action="Set one.")
+
+    async def refuse(self: CloudRunBackend) -> NoReturn:
+        raise CapacityError("The control plane is gone.")
+
+    targets = ("cloudrun-l4", "local")
+    for models, field, error in (
+        (not_set_up, "not_set_up", "No project is set."),
+        (refuse, "not_answering", "capacity: The control plane is gone."),
+    ):
+        monkeypatch.setattr(CloudRunBackend, "models", models)
+        async with connected(make_app(state_dir, targets=targets)) as caller:
+            listed = (await caller.tool("list_models")).ok
+            named = await caller.tool("list_models", target="cloudrun-l4")
+        assert any(item["where"] == "catalogue" for item in listed["items"])
+        assert listed[field] == [{"target": "cloudrun-l4", "error": error}]
+        assert named.is_error, "one that is asked for by name is an error"
 
 
 @pytest.mark.parametrize("era", ERAS)

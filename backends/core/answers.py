@@ -288,6 +288,8 @@ class ModelList(Answer):
     items: list[ModelEntry]
     total: int
     next_cursor: str | None = None
+    not_answering: list[NotAsked] = Field(default_factory=list)
+    not_set_up: list[NotAsked] = Field(default_factory=list)
 
 
 class ModelFacts(Answer):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from backends.core.answers import (
     Basis,
@@ -18,7 +18,6 @@ from backends.core.answers import (
     Health,
     LogsAnswer,
     MetricsAnswer,
-    ModelEntry,
     ModelFacts,
     ModelList,
     NotAsked,
@@ -41,9 +40,11 @@ if TYPE_CHECKING:
     from backends.serving.endpoint import EndpointClient
     from backends.serving.metrics import MetricsDelta, ServingMetrics
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True)
-class Found:
+class Found(Generic[_T]):
     """What asking targets gave.
 
     Attributes:
@@ -52,28 +53,36 @@ class Found:
         not_set_up: Targets with no project or account to ask.
     """
 
-    items: list[Deployment]
+    items: list[_T]
     silent: list[NotAsked]
     not_set_up: list[NotAsked]
 
 
-async def gather_deployments(app: App, targets: Sequence[str]) -> Found:
+async def gather_deployments(app: App, targets: Sequence[str]) -> Found[Deployment]:
     """Ask targets at once: what exists, who did not answer, who could not be asked at all."""
-    found = Found([], [], [])
+    return await _gather(targets, lambda target: app.backends.get(target).deployments())
 
-    async def ask(target: str) -> None:
+
+async def _gather(
+    targets: Sequence[str], ask: Callable[[str], Awaitable[Sequence[_T]]]
+) -> Found[_T]:
+    """Ask targets at once; one that fails hides nothing of the others."""
+    answers: dict[str, Sequence[_T]] = {}
+    found: Found[_T] = Found([], [], [])
+
+    async def one(target: str) -> None:
         try:
-            found.items.extend(await app.backends.get(target).deployments())
+            answers[target] = await ask(target)
         except NotSetUpError as error:
             found.not_set_up.append(NotAsked(target=target, error=error.message))
         except DevopsError as error:
             silent = NotAsked(target=target, error=f"{error.code}: {error.message}")
             found.silent.append(silent)
 
-    await asyncio.gather(*(ask(target) for target in targets))
-    order = {target: index for index, target in enumerate(targets)}
-    for entries in (found.items, found.silent, found.not_set_up):
-        entries.sort(key=lambda entry: order.get(entry.target, len(order)))
+    await asyncio.gather(*(one(target) for target in targets))
+    for entries in (found.silent, found.not_set_up):
+        entries.sort(key=lambda entry: targets.index(entry.target))
+    found.items.extend(item for target in targets for item in answers.get(target, ()))
     return found
 
 
@@ -119,7 +128,11 @@ async def list_deployments(
 async def list_models(
     app: App, target: str | None, inspect: str | None, limit: int, cursor: str | None
 ) -> ModelList | ModelFacts:
-    """Checkpoints, or what one of them is."""
+    """Checkpoints, or what one of them is.
+
+    Raises:
+        DevopsError: The one target that was asked did not answer.
+    """
     able = [name for name in app.targets if "list_models" in app.backends.get(name).abilities()]
     chosen = target or able[0]
     backend = cast("HasModels", app.backend(chosen, "list_models"))
@@ -129,18 +142,28 @@ async def list_models(
         return ModelFacts(
             summary=f"{inspect} is {kind}, by {facts.get('source')}.", id=inspect, facts=facts
         )
-    every = (target,) if target else able
-    lists = await asyncio.gather(
-        *(cast("HasModels", app.backends.get(name)).models() for name in every)
-    )
-    found: list[ModelEntry] = [entry for entries in lists for entry in entries]
-    items, next_cursor = page(found, limit, cursor)
-    served = sum(entry.where.startswith("served") for entry in found)
+    if target is not None:
+        found = Found(await backend.models(), [], [])
+    else:
+        found = await _gather(able, lambda t: cast("HasModels", app.backends.get(t)).models())
+    left_out = {entry.target for entry in (*found.silent, *found.not_set_up)}
+    asked = [name for name in ((target,) if target else able) if name not in left_out]
+    items, next_cursor = page(found.items, limit, cursor)
+    served = sum(entry.where.startswith("served") for entry in found.items)
+    where = ", ".join(asked) or "no target"
+    summary = f"{len(found.items)} checkpoints known on {where}; {served} being served."
+    if found.silent:
+        summary += " The list is not complete."
+    if found.not_set_up:
+        names = ", ".join(entry.target for entry in found.not_set_up)
+        summary += f" Not set up, so not asked: {names}."
     return ModelList(
-        summary=f"{len(found)} checkpoints known on {', '.join(every)}; {served} being served.",
+        summary=summary,
         items=items,
-        total=len(found),
+        total=len(found.items),
         next_cursor=next_cursor,
+        not_answering=found.silent,
+        not_set_up=found.not_set_up,
         next_steps=["list_models(inspect=...) for what a folder or id really is"],
     )
 
