@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from backends.core.detached import detach, is_running, signal_group
+from backends.core.detached import detach, end, is_running, signal_group
 from backends.core.errors import DevopsError, NotFoundError, OperationError
 from backends.core.state import StateDir, new_id, now, read_json, stamp, write_json, writing
 
@@ -131,6 +131,7 @@ class Operations:
 
         Raises:
             OperationError: The worker process could not be started.
+            SettingsError: The state directory cannot be written; nothing runs.
         """
         operation_id = new_id("op")
         folder = self._root / operation_id
@@ -151,10 +152,15 @@ class Operations:
             raise OperationError(
                 f"The worker for {kind} could not be started.", words=str(error)
             ) from error
-        write_json(
-            folder / "operation.json",
-            record | {"pid": process.pid, "pid_created": process.created},
-        )
+        try:
+            write_json(
+                folder / "operation.json",
+                record | {"pid": process.pid, "pid_created": process.created},
+            )
+        except DevopsError:
+            # A worker that nobody can find again must not go on: this call says it failed.
+            end(process.pid, process.created, _KILL_PATIENCE_S)
+            raise
         return self.get(operation_id)
 
     def get(self, operation_id: str) -> Operation:

@@ -12,7 +12,7 @@ import pytest
 
 from backends.core import detached
 from backends.core.detached import created_at, is_running
-from backends.core.errors import DevopsError, NotFoundError, OperationError
+from backends.core.errors import DevopsError, NotFoundError, OperationError, SettingsError
 from backends.core.operations import Operations
 from backends.core.state import StateDir, write_json
 
@@ -121,3 +121,24 @@ def test_a_worker_that_does_not_listen_is_gone_when_its_cancel_is_answered(
     started = operations.start("benchmark", "local", "demo", {}, {})
     assert not started.finished
     assert operations.cancel(started.id).state == "cancelled"
+
+
+def test_a_worker_whose_pid_cannot_be_written_down_does_not_go_on(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[detached.Detached] = []
+
+    def detach(*arguments: Any, **named: Any) -> detached.Detached:
+        started.append(detached.detach(*arguments, **named))
+        return started[-1]
+
+    def write(path: Path, value: dict[str, Any]) -> None:
+        if "pid" in value:
+            raise SettingsError(f"{path} cannot be written.")
+        write_json(path, value)
+
+    monkeypatch.setattr("backends.core.operations.detach", detach)
+    monkeypatch.setattr("backends.core.operations.write_json", write)
+    with pytest.raises(SettingsError):
+        operations.start("benchmark", "local", "demo", {}, {})
+    assert not is_running(started[0].pid, started[0].created)
