@@ -107,7 +107,8 @@ async def list_models(
     ctx: Context,
     target: AnyTarget = None,
     inspect: Annotated[
-        str | None, Field(description="A folder or id to look into instead.", max_length=512)
+        str | None,
+        Field(description="A folder or id to look into instead.", min_length=1, max_length=512),
     ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,

@@ -50,6 +50,7 @@ WRONG: list[tuple[str, str, Any]] = [
     ("list_deployments", "cursor", SECRET * 3),
     ("list_models", "target", SECRET),
     ("list_models", "inspect", SECRET * 20),
+    ("list_models", "inspect", ""),
     ("list_models", "limit", SECRET),
     ("list_models", "cursor", SECRET),
     ("plan_deployment", "target", SECRET),
