@@ -36,6 +36,7 @@ TEMPLATE_TOKENS = 10
 """What a chat template adds, roughly; used only where /tokenize is missing."""
 
 SALT_DIGITS = 12
+SALT_WORDS = 8
 SALT_TOKENS = SALT_DIGITS + 3
 FIT_STEPS = 5
 ENOUGH_WORDS = 40
@@ -71,6 +72,7 @@ class PromptMaker:
         self._model = model
         self._salt = salt
         self._vocabulary: Sequence[str] = _WORDS
+        self._words_are_tokens = False
         # words of the prompt and of a turn after the first, by the tokens wanted; of the prefix
         self._words: dict[int, int] = {}
         self._prefix_words = 0
@@ -123,7 +125,7 @@ class PromptMaker:
         if self._spec.source != "shared_prefix":
             return text
         which = f"prefix{index % self._spec.prefixes}"
-        return f"{self._digits(which)} {self._random_words(which, self._prefix_words)}\n\n{text}"
+        return f"{self._mark(which)} {self._random_words(which, self._prefix_words)}\n\n{text}"
 
     def bodies(
         self,
@@ -171,12 +173,13 @@ class PromptMaker:
     def _conversation(self, name: str, turns: int, context: int | None) -> Messages:
         wanted = context or self._spec.prompt_tokens
         first = self._random_words(f"{name}.0", self._words.get(wanted, 1))
-        messages = [{"role": "user", "content": f"{self._digits(name)} {first}"}]
+        messages = [{"role": "user", "content": f"{self._mark(name)} {first}"}]
         for turn in range(1, turns):
             answer = self._random_words(f"{name}.{turn}a", self._spec.max_tokens)
             asked = self._random_words(f"{name}.{turn}", self._turn_words.get(wanted, 1))
-            messages.append({"role": "assistant", "content": answer})
-            messages.append({"role": "user", "content": asked})
+            # a word at the very begin has no space before it and may be other tokens
+            messages.append({"role": "assistant", "content": f"So {answer}"})
+            messages.append({"role": "user", "content": f"And {asked}"})
         return messages
 
     def _body_of_row(self, name: str, *, warmup: bool) -> bytes:
@@ -213,15 +216,18 @@ class PromptMaker:
         return {"prompt": prompt}
 
     def _with_salt(self, text: str, name: str) -> str:
-        return f"{self._digits(name)} {text}" if self._spec.salted else text
+        return f"{self._mark(name)} {text}" if self._spec.salted else text
 
-    def _digits(self, name: str) -> str:
-        """Return digits no other run and name have.
+    def _mark(self, name: str) -> str:
+        """Return a short text no other run and name have, of the same number of tokens always.
 
-        What is equal in front of them fills no block of the cache. Digits, because they make the
-        same number of tokens in every prompt: Gemma takes each one by itself.
+        Words that are one token each, where such are known: not every tokenizer makes each digit a
+        token, as Gemma's does. What is equal in front of them fills no block of the cache.
         """
         digest = hashlib.blake2s(f"{self._salt} {name}".encode(), digest_size=8).digest()
+        if self._words_are_tokens:
+            words = random.Random(digest).choices(self._vocabulary, k=SALT_WORDS)
+            return f"[ {' '.join(words)} ]"
         return f"[{int.from_bytes(digest) % 10**SALT_DIGITS:0{SALT_DIGITS}}]"
 
     def _random_words(self, name: str, count: int) -> str:
@@ -234,9 +240,11 @@ class PromptMaker:
         """Keep the words that are one token each; False when there are too few of them."""
         alone = (await client.tokenize("a")).count
 
+        async def tokens_of(words: Sequence[str]) -> int:
+            return (await client.tokenize(" ".join(["a", *words]))).count - alone
+
         async def short(words: Sequence[str]) -> list[str]:
-            tokens = (await client.tokenize(" ".join(["a", *words]))).count - alone
-            if tokens == len(words):
+            if await tokens_of(words) == len(words):
                 return list(words)
             if len(words) == 1:
                 return []
@@ -246,9 +254,10 @@ class PromptMaker:
         if await short(_WORDS[:8]) == []:  # a tokenizer of another kind: no need to ask on
             return False
         found = await short(_WORDS)
-        if len(found) < ENOUGH_WORDS:
+        # tokenizers that round, or merge across words, agree on few words and not on many
+        if len(found) < ENOUGH_WORDS or await tokens_of(found) != len(found):
             return False
-        self._vocabulary = found
+        self._vocabulary, self._words_are_tokens = found, True
         return True
 
     async def _fit_length(self, client: EndpointClient, wanted: int) -> int:

@@ -22,8 +22,8 @@ def tokenizer(request: Request) -> Reply:
     return whole(200, json.dumps({"count": count, "max_model_len": 4096}).encode())
 
 
-def gemma_like(request: Request) -> Reply:
-    """Count as Gemma does, nearly: a word of at most six letters or a digit is one token."""
+def short_words(request: Request) -> Reply:
+    """Count as many do: a word of at most six letters is one token, and so are up to 3 digits."""
     asked = json.loads(request.body)
     messages = asked.get("messages") or [{"content": asked["prompt"]}]
     count = 1 + sum(4 + pieces(message["content"]) for message in messages)
@@ -31,7 +31,7 @@ def gemma_like(request: Request) -> Reply:
 
 
 def pieces(text: str) -> int:
-    return len(re.findall(r" ?[A-Za-z]{1,6}|\d|[^\sA-Za-z\d]", text))
+    return len(re.findall(r" ?[A-Za-z]{1,6}|(?<=9)\d|\d{1,3}|[^\sA-Za-z\d]", text))
 
 
 def tokens_of(body: bytes) -> int:
@@ -119,7 +119,7 @@ async def test_the_bodies_ask_for_what_the_spec_says() -> None:
 @pytest.mark.parametrize("wanted", [40, 256, 3000])
 async def test_every_made_prompt_has_exactly_the_length_asked_for(wanted: int) -> None:
     spec = BenchmarkSpec(prompt_source="generated", prompt_tokens=wanted)
-    maker = await made(spec, count=gemma_like)
+    maker = await made(spec, count=short_words)
     bodies = maker.bodies(4, 40)
     assert {tokens_of(body) for body in bodies} == {wanted}
     assert len(set(bodies)) == 40
@@ -128,7 +128,7 @@ async def test_every_made_prompt_has_exactly_the_length_asked_for(wanted: int) -
 
 async def test_a_grid_has_prompts_of_every_context() -> None:
     spec = BenchmarkSpec(mode="grid", contexts=[64, 512])
-    maker = await made(spec, count=gemma_like)
+    maker = await made(spec, count=short_words)
     for context in (64, 512):
         assert {tokens_of(body) for body in maker.bodies("1", 8, context=context)} == {context}
 
@@ -137,8 +137,8 @@ async def test_shared_prefixes_are_equal_within_a_run_and_new_in_the_next() -> N
     spec = BenchmarkSpec(
         prompt_source="shared_prefix", prefix_tokens=200, prefixes=2, prompt_tokens=50
     )
-    maker = await made(spec, count=gemma_like)
-    other = await made(spec, salt="run-2", count=gemma_like)
+    maker = await made(spec, count=short_words)
+    other = await made(spec, salt="run-2", count=short_words)
     prompts = [maker.prompt("4", index, "m") for index in range(6)]
     heads = [prompt.split("\n\n")[0] for prompt in prompts]
     assert heads[0] == heads[2] == heads[4] != heads[1] == heads[3]
@@ -150,7 +150,7 @@ async def test_shared_prefixes_are_equal_within_a_run_and_new_in_the_next() -> N
 
 async def test_conversations_grow_by_a_turn_and_keep_what_was_said() -> None:
     spec = BenchmarkSpec(prompt_source="multi_turn", turns=3, prompt_tokens=60, max_tokens=20)
-    maker = await made(spec, count=gemma_like)
+    maker = await made(spec, count=short_words)
     assert spec.requests_for(2) == 6, "two conversations of three turns"
     bodies = maker.bodies("2", 6)
     talks = [json.loads(body)["messages"] for body in bodies]
@@ -190,7 +190,7 @@ async def test_conversations_of_a_grid_grow_by_each_context() -> None:
     spec = BenchmarkSpec(
         mode="grid", contexts=[60, 300], prompt_source="multi_turn", turns=2, max_tokens=20
     )
-    maker = await made(spec, count=gemma_like)
+    maker = await made(spec, count=short_words)
     for context in (60, 300):
         bodies = maker.bodies("1", 2, context=context)
         assert [tokens_of(body) for body in bodies] == [context, 2 * context + 20]
