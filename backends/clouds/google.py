@@ -71,6 +71,7 @@ class GoogleCloud:
                     or os.environ.get("CLOUDSDK_CORE_PROJECT")
                     or await self._configured()
                 )
+                self.login.quota_project = self._project
         return self._project
 
     async def project_number(self) -> str:

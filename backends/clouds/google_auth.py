@@ -24,6 +24,7 @@ from backends.core.errors import CloudError, DevopsError, UnauthenticatedError
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
+QUOTA_HEADER = "x-goog-user-project"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 # Renewed this long before the end, so that no request leaves with a token that dies on the way.
@@ -51,6 +52,11 @@ class GoogleLogin:
     Args:
         gcloud: The CLI.
         env: Provides the variables of the cloud; none in earnest.
+
+    Attributes:
+        source: Which of the two the access token came from, in words.
+        quota_project: The project that requests are counted on. A person's token belongs to no
+            project (or to gcloud's own, where the APIs are off), so some APIs refuse it without.
     """
 
     def __init__(self, gcloud: Gcloud, env: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
@@ -61,6 +67,18 @@ class GoogleLogin:
         self._lock = asyncio.Lock()
         self._adc_dead_until = 0.0
         self.source = ""
+        self.quota_project = ""
+
+    def project_refused(self, words: str) -> bool:
+        """Whether a refusal was about counting on that project; it is not tried again then.
+
+        A service account may use an API without the right to use the project's quota.
+        """
+        said = ("USER_PROJECT_DENIED", "required permission to use project")
+        if self.quota_project and any(text in words for text in said):
+            self.quota_project = ""
+            return True
+        return False
 
     async def access_token(self, *, refused: str | None = None) -> str:
         """A token for Google's APIs.
@@ -228,6 +246,11 @@ def bridge(login: GoogleLogin, loop: asyncio.AbstractEventLoop, token: str) -> C
             super().__init__()  # type: ignore[no-untyped-call]
             self.token = token
             self._renewed = False
+
+        def apply(self, headers: dict[str, str], token: str | None = None) -> None:
+            super().apply(headers, token)  # type: ignore[no-untyped-call]
+            if login.quota_project:
+                headers[QUOTA_HEADER] = login.quota_project
 
         def refresh(self, request: object) -> None:
             del request

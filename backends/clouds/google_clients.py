@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from backends.clouds.google_auth import GoogleLogin, bridge
 from backends.clouds.google_errors import LOGIN, http_error
 from backends.clouds.google_route import routed
-from backends.core.errors import CloudError, UnauthenticatedError, UnavailableError
+from backends.core.errors import (
+    CloudError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -112,7 +117,12 @@ class GoogleClients:
 
         try:
             async with asyncio.timeout(TIMEOUT_S + 10):
-                return await loop.run_in_executor(_threads(), _translated, inside, what)
+                try:
+                    return await loop.run_in_executor(_threads(), _translated, inside, what)
+                except PermissionDeniedError as error:
+                    if not self._login.project_refused(error.words):
+                        raise
+                    return await loop.run_in_executor(_threads(), _translated, inside, what)
         except TimeoutError:
             raise UnavailableError(
                 f"{what}: no answer within {TIMEOUT_S + 10:.0f} s.", next_action="Try again."

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from backends.clouds.google_auth import GoogleLogin
+from backends.clouds.google_auth import QUOTA_HEADER, GoogleLogin
 from backends.clouds.google_errors import http_error
 from backends.clouds.google_route import ca_file_of, proxy_of
 from backends.core.errors import CloudError, UnavailableError
@@ -98,7 +98,7 @@ class GoogleRest:
                         url,
                         params=params,
                         json=body,
-                        headers={"Authorization": f"Bearer {token}"},
+                        headers=self._headers(token),
                     )
             except TimeoutError:
                 raise UnavailableError(
@@ -110,10 +110,12 @@ class GoogleRest:
                     words=f"{type(error).__name__}: {error}",
                     next_action="Check the network, proxy and certificates of this machine.",
                 ) from None
-            if answer.status_code == 401 and attempt == 0:
+            if attempt > 0:
+                break
+            if answer.status_code == 401:
                 token = await self._login.access_token(refused=token)
-                continue
-            break
+            elif not (answer.status_code == 403 and self._login.project_refused(answer.text)):
+                break
         if not 200 <= answer.status_code < 300:
             raise http_error(answer.status_code, answer.content, what, answer.headers)
         try:
@@ -123,6 +125,12 @@ class GoogleRest:
         if not isinstance(parsed, dict):
             raise CloudError(f"{what}: the answer is no JSON object.", words=answer.text[:500])
         return parsed
+
+    def _headers(self, token: str) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {token}"}
+        if self._login.quota_project:
+            headers[QUOTA_HEADER] = self._login.quota_project
+        return headers
 
     async def _client(self) -> httpx.AsyncClient:
         if self._http is None:
