@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cloud.rehearsal import ARGS, BUCKET, REGION, Rehearsal, needs_gcloud, ready
+from tests.cloud.rehearsal import ARGS, BUCKET, KNATIVE, REGION, Rehearsal, needs_gcloud, ready
 
 pytestmark = needs_gcloud
 
@@ -54,6 +54,16 @@ def run(cloud: Rehearsal, *args: str) -> Any:
     return json.loads(cloud.gcloud(*args, f"--region={REGION}", "--format=json") or "null")
 
 
+def status(cloud: Rehearsal) -> Any:
+    """The service's status."""
+    return cloud.rest.get(f"{KNATIVE}/services/vllm-l4").json()["status"]
+
+
+def serving(cloud: Rehearsal) -> set[str]:
+    """Revisions that get traffic."""
+    return {item["revisionName"] for item in status(cloud)["traffic"] if item.get("percent")}
+
+
 def test_the_deployment_is_sent_whole_and_written_down(deployed: Rehearsal) -> None:
     sent = [
         item
@@ -93,8 +103,7 @@ def test_reading_it_back(deployed: Rehearsal) -> None:
 
 
 def test_a_candidate_is_deployed_promoted_and_rolled_back(deployed: Rehearsal) -> None:
-    first = run(deployed, "run", "services", "describe", "vllm-l4")["status"]
-    old = first["latestReadyRevisionName"]
+    old = status(deployed)["latestReadyRevisionName"]
     made = run(
         deployed,
         "run",
@@ -112,11 +121,9 @@ def test_a_candidate_is_deployed_promoted_and_rolled_back(deployed: Rehearsal) -
     assert deployed.call(tagged).status_code == 200
     update = ("run", "services", "update-traffic", "vllm-l4")
     run(deployed, *update, "--to-tags=candidate=100")
-    moved = run(deployed, "run", "services", "describe", "vllm-l4")["status"]["traffic"]
-    assert {item["revisionName"] for item in moved if item.get("percent")} == {new}
+    assert serving(deployed) == {new}
     run(deployed, *update, f"--to-revisions={old}=100")
-    back = run(deployed, "run", "services", "describe", "vllm-l4")["status"]["traffic"]
-    assert {item["revisionName"] for item in back if item.get("percent")} == {old}
+    assert serving(deployed) == {old}
     revisions = run(deployed, "run", "revisions", "list", "--service=vllm-l4")
     assert {item["metadata"]["name"] for item in revisions} >= {old, new}
 
@@ -152,9 +159,6 @@ def test_a_refused_deployment_is_told_in_googles_words(deployed: Rehearsal) -> N
         said = deployed.gcloud("beta", "run", "deploy", "second", *DEPLOY, code=1)
     assert "You do not have quota for using GPUs without zonal redundancy." in said
     assert "g.co/cloudrun/gpu-quota" in said
-    with deployed.fault("permission-denied"):
-        said = deployed.gcloud("beta", "run", "deploy", "second", *DEPLOY, code=1)
-    assert "Permission 'run.services.create' denied" in said
     with deployed.fault("engine-out-of-memory"):
         said = deployed.gcloud("beta", "run", "deploy", "second", *DEPLOY, code=1)
     assert "failed the configured startup probe checks" in said
@@ -219,11 +223,10 @@ def test_weights_are_synchronised_to_a_bucket(cloud: Rehearsal, tmp_path: Path) 
     source.mkdir()
     (source / "config.json").write_text('{"model_type": "gemma4"}', encoding="utf-8")
     (source / "model.safetensors").write_bytes(bytes(range(256)) * 20_000)
-    cloud.gcloud("storage", "buckets", "create", "gs://weights-here", f"--location={REGION}")
-    cloud.gcloud("storage", "rsync", str(source), "gs://weights-here/m", "--recursive")
+    cloud.gcloud("storage", "rsync", str(source), f"gs://{BUCKET}/m", "--recursive")
     back = tmp_path / "back"
     back.mkdir()
-    cloud.gcloud("storage", "rsync", "gs://weights-here/m", str(back), "--recursive")
+    cloud.gcloud("storage", "rsync", f"gs://{BUCKET}/m", str(back), "--recursive")
     for name in ("config.json", "model.safetensors"):
         assert (back / name).read_bytes() == (source / name).read_bytes()
     said = cloud.gcloud("storage", "ls", "gs://not-there", code=1)
@@ -232,14 +235,12 @@ def test_weights_are_synchronised_to_a_bucket(cloud: Rehearsal, tmp_path: Path) 
 
 def test_builds_make_images(cloud: Rehearsal, tmp_path: Path) -> None:
     registry = f"{REGION}-docker.pkg.dev/{cloud.running.project}/vllm"
-    cloud.gcloud(
-        "artifacts",
-        "repositories",
-        "create",
-        "vllm",
-        "--repository-format=docker",
-        f"--location={REGION}",
+    repositories = (
+        "https://artifactregistry.googleapis.com/v1/projects/vllm-rehearsal/locations/"
+        f"{REGION}/repositories"
     )
+    made = cloud.rest.post(repositories, params={"repositoryId": "vllm"}, json={"format": "DOCKER"})
+    assert made.json()["done"] is True
     config = tmp_path / "build.yaml"
     config.write_text(
         json.dumps(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backends.rehearsal.cloud.run.translate import service_from_v2
+from backends.rehearsal.cloud.run.v2_in import service_from_v2
 from tests.cloud.conftest import SPEED
 from tests.cloud.rehearsal import (
     ARGS,

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from backends.rehearsal.cloud.catalogue import REGIONS
 from backends.rehearsal.cloud.policies import policy_routes
+from backends.rehearsal.cloud.run.conditions import condition_of
 from backends.rehearsal.cloud.run.names import Key
-from backends.rehearsal.cloud.run.services import API, OPERATION, Services, condition_of
+from backends.rehearsal.cloud.run.services import Services
+from backends.rehearsal.cloud.run.templates import API, OPERATION
 from backends.rehearsal.cloud.web import Api, ApiError, Json, Request
 
 if TYPE_CHECKING:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.rehearsal.cloud.apis.run_v1 import HOSTS, TITLE
+from backends.rehearsal.cloud.run.conditions import condition_of
 from backends.rehearsal.cloud.run.names import Key
-from backends.rehearsal.cloud.run.services import Services, condition_of
-from backends.rehearsal.cloud.run.translate import (
-    revision_to_v2,
-    service_from_v2,
-    service_to_v2,
-)
+from backends.rehearsal.cloud.run.services import Services
+from backends.rehearsal.cloud.run.v2_in import service_from_v2
+from backends.rehearsal.cloud.run.v2_out import revision_to_v2, service_to_v2
 from backends.rehearsal.cloud.web import Api, ApiError, Json, Request, page
 
 if TYPE_CHECKING:

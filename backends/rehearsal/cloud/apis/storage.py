@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tempfile
 from collections.abc import AsyncIterator, Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from backends.rehearsal.cloud.apis.uploads import Uploads
 from backends.rehearsal.cloud.policies import get_policy, set_policy, test_permissions
 from backends.rehearsal.cloud.web import Api, ApiError, Json, Request, Response, page
 from backends.rehearsal.cloud.world import now
@@ -24,7 +23,7 @@ _OBJECT = _ONE + r"/o/(.+)"
 
 def api(cloud: Cloud, objects: ObjectStore) -> Api:
     """The API."""
-    routes = _Storage(cloud, objects)
+    routes = Storage(cloud, objects)
     made = Api(
         "storage.googleapis.com",
         "Cloud Storage API",
@@ -51,9 +50,10 @@ def api(cloud: Cloud, objects: ObjectStore) -> Api:
     add("PATCH", _OBJECT, routes.patch_object, "storage.objects.update")
     add("DELETE", _OBJECT, routes.delete_object, "storage.objects.delete")
     upload = r"/(?:resumable/)?upload" + _ONE + "/o"
-    add("POST", upload, routes.upload, "storage.objects.create")
-    add("PUT", upload, routes.upload_piece, "storage.objects.create")
-    add("DELETE", upload, routes.cancel_upload)
+    uploads = Uploads(objects, routes)
+    add("POST", upload, uploads.upload, "storage.objects.create")
+    add("PUT", upload, uploads.piece, "storage.objects.create")
+    add("DELETE", upload, uploads.cancel)
     add(
         "GET",
         r"/storage/v1/projects/([^/]+)/serviceAccount",
@@ -63,23 +63,17 @@ def api(cloud: Cloud, objects: ObjectStore) -> Api:
     return made
 
 
-class _Upload:
-    """A resumable upload under way."""
+class Storage:
+    """Buckets and objects.
 
-    def __init__(self, bucket: str, name: str, meta: Json) -> None:
-        self.bucket = bucket
-        self.name = name
-        self.meta = meta
-        self.size = 0
-        # Lives until the upload is finished or cancelled.
-        self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+    Args:
+        cloud: The parts of the cloud.
+        objects: What the buckets hold.
+    """
 
-
-class _Storage:
     def __init__(self, cloud: Cloud, objects: ObjectStore) -> None:
         self._world = cloud.world
         self._objects = objects
-        self._uploads: dict[str, _Upload] = {}
 
     # ------------------------------------------------------------------------- buckets
 
@@ -157,11 +151,11 @@ class _Storage:
     def get_bucket(self, request: Request, bucket: str) -> Json:
         """One bucket."""
         del request
-        return self._bucket(bucket)
+        return self.bucket(bucket)
 
     def patch_bucket(self, request: Request, bucket: str) -> Json:
         """Change labels, lifecycle and the like."""
-        found = self._bucket(bucket)
+        found = self.bucket(bucket)
         for name, value in request.json().items():
             if value is None:
                 found.pop(name, None)
@@ -177,7 +171,7 @@ class _Storage:
     def delete_bucket(self, request: Request, bucket: str) -> Response:
         """Delete an empty bucket."""
         del request
-        self._bucket(bucket)
+        self.bucket(bucket)
         if self._world.objects.get(bucket):
             raise ApiError(409, "The bucket you tried to delete is not empty.", reason="conflict")
         del self._world.buckets[bucket]
@@ -188,7 +182,7 @@ class _Storage:
     def layout(self, request: Request, bucket: str) -> Json:
         """Where a bucket is, and that it has no folders of its own."""
         del request
-        found = self._bucket(bucket)
+        found = self.bucket(bucket)
         return {
             "kind": "storage#storageLayout",
             "bucket": bucket,
@@ -200,19 +194,19 @@ class _Storage:
     def get_iam(self, request: Request, bucket: str) -> Json:
         """A bucket's policy."""
         del request
-        self._bucket(bucket)
+        self.bucket(bucket)
         return get_policy(self._world, f"b/{bucket}")
 
     def set_iam(self, request: Request, bucket: str) -> Json:
         """Set a bucket's policy."""
-        self._bucket(bucket)
+        self.bucket(bucket)
         made = set_policy(self._world, f"b/{bucket}", request.json())
         made |= {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket}"}
         return made
 
     def test_iam(self, request: Request, bucket: str) -> Json:
         """Which permissions the caller holds."""
-        self._bucket(bucket)
+        self.bucket(bucket)
         return {"kind": "storage#testIamPermissionsResponse"} | test_permissions(
             self._world, request
         )
@@ -231,7 +225,7 @@ class _Storage:
 
     def list_objects(self, request: Request, bucket: str) -> Json:
         """Objects by prefix, folded at a delimiter."""
-        self._bucket(bucket)
+        self.bucket(bucket)
         prefix, delimiter = request.value("prefix"), request.value("delimiter")
         glob = request.value("matchGlob")
         names: list[tuple[str, bool]] = []
@@ -309,7 +303,7 @@ class _Storage:
 
     def delete_object(self, request: Request, bucket: str, name: str) -> Response:
         """Delete an object."""
-        self._check_generation(request, bucket, name)
+        self.check_generation(request, bucket, name)
         if not self._objects.delete(bucket, name):
             raise self._no_object(bucket, name)
         return Response(204)
@@ -330,7 +324,7 @@ class _Storage:
     def copy(self, request: Request, bucket: str, name: str, to_bucket: str, to_name: str) -> Json:
         """Copy an object."""
         self._object(bucket, name)
-        self._bucket(to_bucket)
+        self.bucket(to_bucket)
         return self._objects.copy((bucket, name), (to_bucket, to_name), request.json())
 
     def compose(self, request: Request, bucket: str, name: str) -> Json:
@@ -341,94 +335,17 @@ class _Storage:
             self._object(bucket, source)
         return self._objects.compose(bucket, sources, name, body.get("destination") or {})
 
-    # ------------------------------------------------------------------------- uploads
-
-    def upload(self, request: Request, bucket: str) -> Response:
-        """Begin or do an upload."""
-        self._bucket(bucket)
-        kind = request.value("uploadType", "media")
-        if kind == "resumable":
-            return self._begin(request, bucket)
-        if kind == "multipart":
-            meta, start, end = _multipart(request)
-            name = str(meta.get("name") or request.value("name"))
-            self._check_generation(request, bucket, name)
-            request.body.seek(start)
-            data = _Window(request.body, end - start)
-            return Response(body=self._objects.put(bucket, name, data, meta))
-        name = request.value("name")
-        self._check_generation(request, bucket, name)
-        request.body.seek(0)
-        meta = {"contentType": request.headers.get("content-type", "")}
-        return Response(body=self._objects.put(bucket, name, request.body, meta))
-
-    def upload_piece(self, request: Request, bucket: str) -> Response:
-        """Take a piece of a resumable upload; the last one stores the object."""
-        upload = self._uploads.get(request.value("upload_id"))
-        if upload is None or upload.bucket != bucket:
-            raise ApiError(404, "Upload not found.")
-        said = re.fullmatch(
-            r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", request.headers.get("content-range", "")
-        )
-        total = None
-        if said:
-            total = None if said.group(3) == "*" else int(said.group(3))
-            if said.group(1) is not None and int(said.group(1)) != upload.size:
-                # What was cut off is asked for again.
-                return self._more(upload)
-        if request.size:
-            request.body.seek(0)
-            upload.file.seek(upload.size)
-            while piece := request.body.read(1 << 20):
-                upload.file.write(piece)
-                upload.size += len(piece)
-        if said and (total is None or upload.size < total):
-            return self._more(upload)
-        upload.file.seek(0)
-        made = self._objects.put(bucket, upload.name, upload.file, upload.meta)
-        self._end(request.value("upload_id"))
-        return Response(body=made)
-
-    def cancel_upload(self, request: Request, bucket: str) -> Response:
-        """Give a resumable upload up."""
-        del bucket
-        self._end(request.value("upload_id"))
-        return Response(499, b"")
-
-    def _begin(self, request: Request, bucket: str) -> Response:
-        meta = request.json()
-        name = str(meta.get("name") or request.value("name"))
-        self._check_generation(request, bucket, name)
-        if not meta.get("contentType"):
-            meta["contentType"] = request.headers.get("x-upload-content-type", "")
-        upload_id = f"upload-{self._world.next()}"
-        self._uploads[upload_id] = _Upload(bucket, name, meta)
-        location = (
-            f"{request.origin}/upload/storage/v1/b/{bucket}/o?uploadType=resumable"
-            f"&upload_id={upload_id}"
-        )
-        return Response(200, b"", {"location": location, "x-guploader-uploadid": upload_id})
-
-    @staticmethod
-    def _more(upload: _Upload) -> Response:
-        headers = {"range": f"bytes=0-{upload.size - 1}"} if upload.size else {}
-        return Response(308, b"", headers)
-
-    def _end(self, upload_id: str) -> None:
-        upload = self._uploads.pop(upload_id, None)
-        if upload is not None:
-            upload.file.close()
-
     # ------------------------------------------------------------------------- inside
 
-    def _bucket(self, bucket: str) -> Json:
+    def bucket(self, bucket: str) -> Json:
+        """A bucket; 404 where there is none."""
         found = self._world.buckets.get(bucket)
         if found is None:
             raise ApiError(404, "The specified bucket does not exist.", reason="notFound")
         return found
 
     def _object(self, bucket: str, name: str) -> Json:
-        self._bucket(bucket)
+        self.bucket(bucket)
         found = self._world.objects[bucket].get(name)
         if found is None:
             raise self._no_object(bucket, name)
@@ -438,7 +355,7 @@ class _Storage:
     def _no_object(bucket: str, name: str) -> ApiError:
         return ApiError(404, f"No such object: {bucket}/{name}", reason="notFound")
 
-    def _check_generation(self, request: Request, bucket: str, name: str) -> None:
+    def check_generation(self, request: Request, bucket: str, name: str) -> None:
         """Hold `ifGenerationMatch`: 0 means that the object must not exist."""
         wanted = request.value("ifGenerationMatch")
         if not wanted:
@@ -450,52 +367,6 @@ class _Storage:
                 "At least one of the pre-conditions you specified did not hold.",
                 reason="conditionNotMet",
             )
-
-
-class _Window:
-    """The next bytes of a file, as a file that ends there."""
-
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self._file = file
-        self._left = size
-
-    def read(self, size: int) -> bytes:
-        """At most `size` bytes more."""
-        data = self._file.read(min(size, self._left))
-        self._left -= len(data)
-        return data
-
-
-def _multipart(request: Request) -> tuple[Json, int, int]:
-    """Metadata of a multipart upload, and where its content begins and ends in the body.
-
-    Parts are parted by CRLF or, from gcloud, by bare LF.
-    """
-    match = re.search(r"""boundary=['"]?([^'";]+)""", request.headers["content-type"])
-    if match is None:
-        raise ApiError(400, "Missing multipart boundary.", reason="badRequest")
-    marker = b"--" + match.group(1).encode()
-    request.body.seek(0)
-    head = request.body.read(min(request.size, 1 << 18))
-    first = re.match(rb"\s*" + re.escape(marker) + rb"\r?\n.*?\r?\n\r?\n", head, re.DOTALL)
-    second = None
-    if first:
-        second = re.compile(
-            rb"\r?\n" + re.escape(marker) + rb"\r?\n.*?\r?\n\r?\n", re.DOTALL
-        ).search(head, first.end())
-    if first is None or second is None:
-        raise ApiError(400, "Malformed multipart body.", reason="badRequest")
-    meta: Any = json.loads(head[first.end() : second.start()])
-    tail_size = min(request.size, len(marker) + 16)
-    request.body.seek(request.size - tail_size)
-    tail = request.body.read(tail_size)
-    last = tail.rfind(marker)
-    if last < 0:
-        raise ApiError(400, "Malformed multipart body.", reason="badRequest")
-    # One line end before the last marker belongs to it.
-    before = tail[:last]
-    trim = 2 if before.endswith(b"\r\n") else 1
-    return dict(meta), second.end(), request.size - tail_size + last - trim
 
 
 async def _stream(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

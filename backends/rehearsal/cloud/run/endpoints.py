@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from backends.rehearsal.cloud.identity import GCLOUD_CLIENT_ID, TokenError, may_invoke
 from backends.rehearsal.cloud.log_store import REQUESTS, run_resource
 from backends.rehearsal.cloud.run import names, pages
+from backends.rehearsal.cloud.run.conditions import is_ready
 from backends.rehearsal.cloud.run.fleet import Fleet, NoInstanceError
 from backends.rehearsal.cloud.run.instance import Instance
 from backends.rehearsal.cloud.run.names import Key
-from backends.rehearsal.cloud.run.services import is_ready
 from backends.rehearsal.cloud.run.shape import INVOKER_CHECK_DISABLED, read_scaling, truth
 from backends.rehearsal.cloud.web import Json, Request, Response
 
@@ -36,6 +36,8 @@ _NOT_PASSED_ON = {
 }
 _NOT_PASSED_BACK = {"connection", "content-length", "keep-alive", "transfer-encoding"}
 _BUSY_WAIT_S = 30.0
+_TRIES = 3
+_DEAD_WAIT_S = 0.05
 
 
 class Endpoints:
@@ -146,20 +148,26 @@ class Endpoints:
         return str(random.choices(usable, weights)[0]["revisionName"])
 
     async def _pass_on(self, request: Request, revision: Key) -> Response:
-        try:
-            instance = await self._fleet.acquire(revision)
-        except NoInstanceError as error:
-            return pages.not_available() if error.started else pages.no_instance()
-        try:
-            if instance.plan.stages:
-                own = await self._staging(request, instance)
-                if own is not None:
-                    self._fleet.release(revision, instance)
-                    return own
-            return await self._ask(request, revision, instance)
-        except BaseException:
-            self._fleet.release(revision, instance)
-            raise
+        for _ in range(_TRIES):
+            try:
+                instance = await self._fleet.acquire(revision)
+            except NoInstanceError as error:
+                return pages.not_available() if error.started else pages.no_instance()
+            try:
+                if instance.plan.stages:
+                    own = await self._staging(request, instance)
+                    if own is not None:
+                        self._fleet.release(revision, instance)
+                        return own
+                return await self._ask(request, revision, instance)
+            except ConnectionRefusedError:
+                # It died this moment, before the request was sent: another one may take it.
+                self._fleet.release(revision, instance)
+                await asyncio.sleep(_DEAD_WAIT_S)
+            except BaseException:
+                self._fleet.release(revision, instance)
+                raise
+        return pages.upstream_reset()
 
     async def _staging(self, request: Request, instance: Instance) -> Response | None:
         """What the image that stages weights answers by itself."""
@@ -209,6 +217,8 @@ class Endpoints:
         except TimeoutError:
             self._fleet.release(revision, instance)
             return pages.upstream_timeout()
+        except httpx.ConnectError as error:
+            raise ConnectionRefusedError from error
         except httpx.HTTPError:
             self._fleet.release(revision, instance)
             return pages.upstream_reset()

@@ -363,6 +363,11 @@ class Instance:
         if process is None:
             return
         code = await process.wait()
+        was_ready = self.phase == "ready" and not self._stopping
+        if was_ready:
+            # At once: no further request may be sent to it.
+            self.phase = "stopped"
+            self._on_end(self)
         # What it said last is in the pipes still.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
@@ -371,9 +376,6 @@ class Instance:
             return
         if not self._failed.done():
             self._fail_with_exit(code if code >= 0 else None, -code if code < 0 else None)
-        if self.phase == "ready":
-            self.phase = "stopped"
-            self._on_end(self)
 
     async def _answers(self) -> None:
         """Return when the container answers its startup probe."""
