@@ -99,13 +99,13 @@ def _is_scalar(value: Any) -> bool:  # noqa: ANN401
     return not isinstance(value, dict | list)
 
 
-def _is_flat(row: Any) -> bool:  # noqa: ANN401
-    return isinstance(row, dict) and all(
-        _is_scalar(cell)
-        or (isinstance(cell, dict) and all(map(_is_scalar, cell.values())))
-        or (isinstance(cell, list) and all(map(_is_scalar, cell)))
-        for cell in row.values()
-    )
+def _fits_cells(value: Any) -> bool:  # noqa: ANN401
+    """Whether a value goes into cells of a table: scalars, lists of them, objects of those."""
+    if isinstance(value, dict):
+        return all(map(_fits_cells, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_scalar, value))
+    return True
 
 
 def _section(tree: Tree, level: int) -> list[str]:
@@ -129,9 +129,9 @@ def _section(tree: Tree, level: int) -> list[str]:
                 bullets += [f"  - {_scalar(item)}" for item in value]
             else:
                 bullets.append(f"- {key}: {_inline(value)}")
-        elif isinstance(value, list) and all(map(_is_flat, value)):
+        elif isinstance(value, list) and all(isinstance(row, dict) for row in value):
             flush()
-            parts.append(f"{'#' * level} {key}\n\n{_table(value)}")
+            parts += _rows(key, value, level)
         elif isinstance(value, list):
             flush()
             for index, item in enumerate(value, 1):
@@ -141,6 +141,21 @@ def _section(tree: Tree, level: int) -> list[str]:
             flush()
             parts.append(f"{'#' * level} {key}\n\n" + "\n\n".join(_section(value, level + 1)))
     flush()
+    return parts
+
+
+def _rows(key: str, rows: list[Tree], level: int) -> list[str]:
+    """One table of what fits its cells, then what each row has besides."""
+    head = "#" * level
+    flat = [{name: cell for name, cell in row.items() if _fits_cells(cell)} for row in rows]
+    parts = [f"{head} {key}\n\n{_table(flat)}"]
+    for index, row in enumerate(rows, 1):
+        besides = {name: cell for name, cell in row.items() if not _fits_cells(cell)}
+        if besides:
+            # Its first fact names a row, as it does in the table.
+            first = next(iter(flat[index - 1].values()), index)
+            parts.append(f"{head} {key} {_scalar(first)}")
+            parts += _section(besides, level + 1)
     return parts
 
 
@@ -155,15 +170,15 @@ def _fenced(text: str) -> str:
     return f"{fence}\n{text.rstrip()}\n{fence}"
 
 
-def _flatten(row: Tree) -> dict[str, str]:
+def _flatten(row: Tree, prefix: str = "") -> dict[str, str]:
     flat: dict[str, str] = {}
     for key, value in row.items():
         if isinstance(value, dict):
-            flat |= {f"{key}.{inner}": _cell(cell) for inner, cell in value.items()}
+            flat |= _flatten(value, f"{prefix}{key}.")
         elif isinstance(value, list):
-            flat[key] = _cell(_inline(value))
+            flat[prefix + key] = _cell(_inline(value))
         else:
-            flat[key] = _cell(value)
+            flat[prefix + key] = _cell(value)
     return flat
 
 

@@ -106,3 +106,20 @@ def test_long_text_is_cut_at_a_line_and_the_cut_is_counted(keep: str, kept: str)
     assert all(line.startswith("line ") for line in short.splitlines())
     assert len(short) + cut == len(text)
     assert clip("short", 200) == ("short", 0)
+
+
+def test_rows_with_more_than_cells_hold_stay_one_table_with_the_rest_below_it() -> None:
+    rows = [
+        {"level": 1, "ttft": {"mean": 2}, "beside": [{"figure": "itl", "client": 3}]},
+        {"level": 4, "ttft": {"mean": 5}},
+    ]
+    text = to_markdown({"summary": "Both.", "levels": rows})
+    assert "| level | ttft.mean |" in text
+    assert "| 4 | 5 |" in text
+    assert "## levels 1\n\n### beside" in text
+    assert "## levels 4" not in text
+
+
+def test_objects_in_objects_of_a_row_become_columns() -> None:
+    rows = [{"level": 1, "steady": {"ttft": {"mean": 2}}}]
+    assert "| level | steady.ttft.mean |" in to_markdown({"levels": rows})
