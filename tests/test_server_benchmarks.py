@@ -44,20 +44,20 @@ def finished(probe: Probe, **arguments: object) -> dict[str, Any]:
 def test_a_search_runs_as_an_operation_and_shows_its_knee(probe: Probe) -> None:
     shown = finished(
         probe,
-        concurrency=[1, 4],
+        concurrency=[1, 2],
         max_tokens=8,
         options={"mode": "knee", "slo": ["e2e_p95<=20s"]},
     )
-    assert shown["knee"]["load"] == 4
-    assert [step["load"] for step in shown["knee"]["steps"]] == [1, 2, 4]
+    assert shown["knee"]["load"] == 2
+    assert [step["load"] for step in shown["knee"]["steps"]] == [1, 2]
     assert all(level["meets_slo"] for level in shown["levels"])
-    assert any(finding.startswith("Knee: concurrency 4") for finding in shown["findings"])
+    assert any(finding.startswith("Knee: concurrency 2") for finding in shown["findings"])
     # the accelerator is that of the imitated target, without being asked for
     assert shown["levels"][0]["efficiency"]["accelerator"] == "rtx-pro-6000"
     page = Path(shown["files"]["report_html"]).read_text(encoding="utf-8")
     assert "is simulated, not measured" in page
     listed = probe.tool("get_benchmarks").ok["items"][0]
-    assert (listed["mode"], listed["knee"]) == ("knee", 4)
+    assert (listed["mode"], listed["knee"]) == ("knee", 2)
 
 
 def test_a_grid_of_rates_and_contexts_shows_its_cells(probe: Probe) -> None:

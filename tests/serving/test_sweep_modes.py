@@ -81,7 +81,7 @@ async def measured(spec: BenchmarkSpec, endpoint: Endpoint, folder: Path) -> Ben
 async def test_the_search_finds_the_admission_cap_as_the_knee(l4: Endpoint, tmp_path: Path) -> None:
     seen: list[float] = []
     spec = BenchmarkSpec(
-        mode="knee", levels=[1, 64], slo=["ttft_p95<=200"], max_tokens=96, usd_per_hour=1.42
+        mode="knee", levels=[2, 64], slo=["ttft_p95<=200"], max_tokens=96, usd_per_hour=1.42
     )
     run = await run_benchmark(
         spec, l4, tmp_path, lambda progress: seen.append(progress.fraction), engine=OneWorker()
@@ -89,7 +89,7 @@ async def test_the_search_finds_the_admission_cap_as_the_knee(l4: Endpoint, tmp_
     knee = run.knee
     assert knee is not None
     assert (knee.load, knee.first_miss, knee.settled) == (4, 5, True)
-    assert [step.load for step in knee.steps] == [1, 2, 4, 8, 6, 5]
+    assert [step.load for step in knee.steps] == [2, 4, 8, 6, 5]
     assert knee.steps[-1].misses[0].startswith("TTFT p95 <= 200 ms: was")
     at_knee = next(level for level in run.levels if level.concurrency == 4)
     assert at_knee.goodput_requests_per_s == pytest.approx(at_knee.requests_per_s)
@@ -227,12 +227,12 @@ async def test_a_cell_that_fails_is_marked_and_the_larger_ones_of_its_row_are_no
 async def test_without_metrics_the_pool_comes_from_the_memory_plan(tmp_path: Path) -> None:
     async with vllm(ANSWER, model=MODEL, max_model_len=16_384) as endpoint:
         spec = BenchmarkSpec(
-            mode="grid", contexts=[50, 16_000], levels=[1, 512], max_tokens=2, accelerator="l4"
+            mode="grid", contexts=[50, 16_000], levels=[1, 128], max_tokens=2, accelerator="l4"
         )
         run = await measured(spec, endpoint, tmp_path)
     assert run.endpoint.kv_cache_source == "memory plan"
     last = run.grid[-1]
-    assert (last.status, last.needed_kv_tokens) == ("infeasible", 512 * 16_002)
+    assert (last.status, last.needed_kv_tokens) == ("infeasible", 128 * 16_002)
     assert "tokens of KV cache, is planned" in last.reason
 
 
@@ -240,12 +240,14 @@ async def test_without_metrics_the_pool_comes_from_the_memory_plan(tmp_path: Pat
 
 
 async def test_repetitions_have_other_prompts_and_a_spread(mock: MockSse, tmp_path: Path) -> None:
-    spec = BenchmarkSpec(levels=[1, 2], repetitions=3, max_tokens=8)
+    spec = BenchmarkSpec(levels=[1], repetitions=3, max_tokens=8)
     run = await measured(spec, Endpoint(mock.base_url), tmp_path)
     assert [(level.concurrency, level.repetition) for level in run.levels] == [
-        (c, n) for c in (1, 2) for n in (1, 2, 3)
+        (1, 1),
+        (1, 2),
+        (1, 3),
     ]
-    assert [(group.concurrency, group.repetitions) for group in run.repeated] == [(1, 3), (2, 3)]
+    assert [(group.concurrency, group.repetitions) for group in run.repeated] == [(1, 3)]
     rate = run.repeated[0].output_tokens_per_s
     if run.repeated[0].valid == 3:
         assert rate is not None
@@ -293,12 +295,12 @@ async def test_a_limit_ends_the_run_within_a_level_and_keeps_what_it_has(
 
 
 async def test_saturation_ends_the_levels_to_come(l4: Endpoint, tmp_path: Path) -> None:
-    spec = BenchmarkSpec(levels=[2, 4, 8, 16], stop_at_saturation=True, max_tokens=32)
+    spec = BenchmarkSpec(levels=[4, 8, 16], stop_at_saturation=True, max_tokens=32)
     run = await measured(spec, l4, tmp_path)
     if all(level.valid for level in run.levels):  # what is not valid is no evidence of saturation
         assert (run.state, run.stopped_by) == ("stopped", "saturation")
         assert run.state_reason.startswith("throughput stopped rising at concurrency 4")
-        assert [level.concurrency for level in run.levels] == [2, 4, 8]
+        assert [level.concurrency for level in run.levels] == [4, 8]
     else:
         assert run.state in ("stopped", "completed")
 
