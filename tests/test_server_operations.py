@@ -105,6 +105,16 @@ def test_a_signal_that_ends_the_server_does_not_end_the_operation(
     assert answer["state"] == "succeeded"
 
 
+def test_a_plan_that_would_cut_a_benchmark_off_says_so_before_anybody_agrees(bench: Bench) -> None:
+    with bench.server() as probe:
+        operation, _ = start(probe, concurrency=[1], requests=50, max_tokens=24)
+        for tool in ("stop_serving", "destroy"):
+            planned = probe.tool(tool, **WHERE)
+            assert f"benchmark {operation} is running on it" in planned.ok["warnings"][0]
+        probe.tool("cancel_operation", operation_id=operation).expect_ok()
+        assert operation not in probe.tool("stop_serving", **WHERE).text
+
+
 def test_cancelling_stops_it_soon_and_keeps_what_was_measured(bench: Bench) -> None:
     with bench.server() as probe:
         operation, run = start(probe, concurrency=[1, 2, 4], requests=12, max_tokens=24)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server.mcpserver import Elicit, ElicitationResult
@@ -101,13 +102,24 @@ async def deploy(app: App, target: str, request: Request, plan_id: str) -> Chang
 async def plan_stop(app: App, target: str, name: str) -> PlanAnswer:
     """Plan stopping a deployment. Changes nothing."""
     backend = cast("CanStop", app.backend(target, "stop_serving"))
-    return app.plans.keep(await backend.plan_stop(name)).answer()
+    return await _kept(app, await backend.plan_stop(name))
 
 
 async def plan_destroy(app: App, target: str, name: str) -> PlanAnswer:
     """Plan destroying a deployment. Changes nothing."""
     backend = cast("CanDestroy", app.backend(target, "destroy"))
-    return app.plans.keep(await backend.plan_destroy(name)).answer()
+    return await _kept(app, await backend.plan_destroy(name))
+
+
+async def _kept(app: App, plan: Plan) -> PlanAnswer:
+    """Keep a plan that ends something, with what is at work on it among the warnings."""
+    cut_off = [
+        f"{operation.kind} {operation.id} is running on it and would be cut off."
+        for operation in await asyncio.to_thread(app.operations.all)
+        if not operation.finished and (operation.target, operation.name) == (plan.target, plan.name)
+    ]
+    plan = plan.model_copy(update={"warnings": [*cut_off, *plan.warnings]})
+    return app.plans.keep(plan).answer()
 
 
 async def run_destructive(
