@@ -258,3 +258,18 @@ def test_elsewhere_written_settings_reach_the_worker_too(tmp_path: Path) -> None
         operation = started.ok["operation_id"]
         done = probe.tool("get_operation", operation_id=operation, wait_s=30)
         assert done.ok["state"] == "succeeded", done.text
+
+
+def test_showing_the_settings_to_a_reader_that_leaves_early_is_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    shown = subprocess.run(
+        [sys.executable, "-m", "backends.rehearsal.show_env"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        timeout=30,
+        check=False,
+    )
+    os.close(writer)
+    assert shown.stderr == b""

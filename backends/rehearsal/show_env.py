@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -59,4 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # `./set_env.sh | head` closes the pipe early; that is no fault to report.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())
