@@ -34,6 +34,7 @@ _CLI_TOKEN_S = 280.0
 # After application-default credentials were found dead, the CLI is asked directly for a while.
 _ADC_DEAD_S = 300.0
 _TOKEN_TIMEOUT_S = 20.0
+_REFUSED_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class GoogleLogin:
         self._access: _Token | None = None
         self._identity: dict[str, _Token] = {}
         self._lock = asyncio.Lock()
+        self._refusal: tuple[float, UnauthenticatedError] | None = None
         self._adc_dead_until = 0.0
         self.source = ""
         self.quota_project = ""
@@ -92,7 +94,15 @@ class GoogleLogin:
         async with self._lock:
             kept = self._access
             if kept is None or not kept.alive or kept.value == refused:
-                self._access = await self._adc_token() or await self._cli_token()
+                if self._refusal is not None and time.monotonic() < self._refusal[0]:
+                    raise self._refusal[1]
+                try:
+                    self._access = await self._adc_token() or await self._cli_token()
+                except UnauthenticatedError as error:
+                    # Many ask at once; gcloud need not be run again for each to say the same.
+                    self._refusal = (time.monotonic() + _REFUSED_S, error)
+                    raise
+                self._refusal = None
                 return self._access.value
             return kept.value
 

@@ -184,10 +184,8 @@ async def test_a_create_that_never_came_says_that_its_outcome_is_unknown(
 
 _STARTS = {
     "cuda-compatibility": "CUDA compatibility libraries",
-    "engine-out-of-memory": "memory is full before the engine is up",
     "gpu-kernel-mismatch": "compiled kernels belong to another vLLM",
     "host-out-of-memory": "host's memory is full",
-    "startup-probe-kill": "startup probe",
 }
 
 
@@ -218,7 +216,7 @@ async def test_a_start_that_waits_says_what_for(
     await deploy(caller)
     status = (await caller.tool("get_status", target=L4)).ok
     while "error_cause" not in status:
-        assert status["state"] == "starting", status
+        assert status["state"] in {"starting", "failed"}, status
         status = (await caller.tool("get_status", target=L4)).ok
     assert cause in status["error_cause"]
     assert len(status["next_steps"]) > 1
