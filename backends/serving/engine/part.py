@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -95,8 +94,7 @@ class Part:
         """Return the account, after the last answer was read."""
         account = self.account
         account.cpu_with_parsing_s = time.process_time() - self._cpu_s
-        unit = 1 if sys.platform == "darwin" else 1024  # what getrusage counts memory in
-        account.peak_memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+        account.peak_memory_mib = peak_memory_mib()
         return account
 
     def look_at_clock(self) -> None:
@@ -168,3 +166,15 @@ def run_delay_s() -> float | None:
     except OSError:
         return None
     return int(words[1]) / 1e9 if len(words) > 1 else None
+
+
+def peak_memory_mib() -> float:
+    """Return the most memory this process has held.
+
+    Not what getrusage says on Linux: that counts the parent's memory before exec as well.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS: in bytes
+    return int(status.partition("VmHWM:")[2].split(maxsplit=1)[0]) / 1024
