@@ -55,8 +55,8 @@ Cursor = Annotated[str | None, Field(description="next_cursor of the page before
 Limit = Annotated[int, Field(ge=1, le=100, description="Items a page.")]
 WaitS = Annotated[float, Field(ge=0, le=40, description="Seconds to wait.")]
 Options = Annotated[
-    dict[str, str | int | float | bool | list[str]] | None,
-    # One word of schema for any value: the target's own model checks them, by name.
+    dict[str, Any] | None,
+    # Any JSON: the target's own model checks every entry, by name.
     WithJsonSchema({"type": "object"}),
     Field(description="More settings, see get_help(topic='options')."),
 ]

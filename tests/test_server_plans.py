@@ -351,3 +351,29 @@ async def test_a_step_that_fails_half_way_says_what_the_steps_before_it_did(
         assert deployments(state_dir) == ["demo"]
         assert (await caller.destroy("demo")).ok["done"][0] == "it was not running"
     assert deployments(state_dir) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("profile", {"a": 1}),
+        ("profile", ["cloudrun-l4"]),
+        ("extra_args", [{"a": 1}]),
+        ("port", {}),
+        ("startup_speed", 1e-300),
+        ("startup_speed", 1e308),
+    ],
+)
+async def test_a_wrong_option_is_named_once_whatever_it_holds(
+    state_dir: Path, option: str, value: object
+) -> None:
+    async with connected(make_app(state_dir)) as caller:
+        reply = await caller.tool("plan_deployment", target="local", options={option: value})
+    assert reply.error["field"].startswith(f"options.{option}")
+    assert ", " not in reply.error["field"]
+
+
+async def test_an_option_that_is_null_is_one_that_was_not_said(state_dir: Path) -> None:
+    async with connected(make_app(state_dir)) as caller:
+        reply = await caller.tool("plan_deployment", target="local", options={"port": None})
+    assert reply.plan_id

@@ -46,7 +46,10 @@ class LocalSpec(DeploySpec):
         description="simulator: requests let in at once, as Cloud Run's --concurrency; 0: no cap.",
     )
     startup_speed: float | None = Field(
-        None, gt=0, description="simulator: divides the start-up time; 1 is as slow as the target."
+        None,
+        ge=0.01,
+        le=1_000_000,
+        description="simulator: divides the start-up time; 1 is as slow as the target.",
     )
     fail: str | None = Field(
         None, description="simulator: fail on purpose (oom, kv, bad-model, crash-after:N, stall)."
