@@ -29,8 +29,17 @@ async def plan_deployment(target: CloudRunLooking, spec: CloudRunSpec) -> Plan:
     """
     profile, cloud = target.profile, target.cloud
     project = await cloud.project()
-    full = resolved(spec, profile, target.services.settings, project)
-    world = await look(target, full, project)
+    services = await target.api.services(target.regions())
+    if spec.region is None:
+        # What is there already is deployed again where it is.
+        places = [item.region for item in services if item.name == spec.name]
+        region = places[0] if len(places) == 1 else None
+        full = resolved(
+            spec.model_copy(update={"region": region}), profile, target.services.settings, project
+        )
+    else:
+        full = resolved(spec, profile, target.services.settings, project)
+    world = await look(target, full, project, services)
     full = scaled(full, world.found)
     warnings, notes = list(world.problems), []
     check_name(target, full, world)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.cloudrun.commands import READER, SECRET_READER, account_email, at
-from backends.cloudrun.facts import bucket_folder, words_of
+from backends.cloudrun.facts import account_is_ours, bucket_folder, words_of
 from backends.cloudrun.looking import model_of
 from backends.cloudrun.quotas import or_problem
 from backends.cloudrun.services import RunService
@@ -39,7 +39,8 @@ async def plan_destroy(target: CloudRunLooking, name: str) -> Plan:
             data={"region": region},
         )
     ]
-    if service.account == account_email(name, project):
+    account = service.account
+    if account == account_email(name, project) and await account_is_ours(target.cloud, account):
         steps += _account_steps(service, project)
     keeps = await _keeps(target, service)
     serving = service.serving

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from backends.core.errors import ApiDisabledError, DevopsError, NotFoundError
+from backends.core.names import MANAGED_BY, MANAGED_BY_US
 
 if TYPE_CHECKING:
     from backends.clouds.google import GoogleCloud
@@ -116,6 +117,20 @@ async def account_exists(cloud: GoogleCloud, email: str) -> bool:
         f"https://iam.googleapis.com/v1/projects/{project}/serviceAccounts/{email}",
         f"The service account {email}",
     )
+
+
+async def account_is_ours(cloud: GoogleCloud, email: str) -> bool:
+    """Whether a service account is there and was made by us, by its name or description."""
+    project = await cloud.project()
+    try:
+        account = await cloud.rest.get(
+            f"https://iam.googleapis.com/v1/projects/{project}/serviceAccounts/{email}",
+            f"The service account {email}",
+        )
+    except NotFoundError:
+        return False
+    by_name = str(account.get("displayName", "")).startswith(f"{MANAGED_BY_US} ")
+    return by_name or f"{MANAGED_BY}={MANAGED_BY_US}" in str(account.get("description", ""))
 
 
 async def secret_exists(cloud: GoogleCloud, secret: str) -> bool:

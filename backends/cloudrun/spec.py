@@ -155,6 +155,16 @@ class CloudRunSpec(DeploySpec):
             raise ValueError("is not a bucket's name")
         return None if value is None else value.removeprefix("gs://").rstrip("/")
 
+    @field_validator("extra_args")
+    @classmethod
+    def _no_keys(cls, value: list[str]) -> list[str]:
+        if any(item.startswith(("--api-key", "--hf-token")) for item in value):
+            raise ValueError(
+                "must not carry secrets: they would stand in the service's description. Cloud Run "
+                "itself lets nobody in without roles/run.invoker"
+            )
+        return value
+
     @field_validator("env")
     @classmethod
     def _variables(cls, value: list[str]) -> list[str]:

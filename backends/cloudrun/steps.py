@@ -52,7 +52,7 @@ def steps_of(target: CloudRunLooking, spec: CloudRunSpec, world: World) -> list[
                     "create",
                     account_id(name),
                     f"--project={project}",
-                    f"--display-name=vLLM {name}",
+                    f"--display-name={MANAGED_BY_US} {name}",
                     f"--description={MANAGED_BY}={MANAGED_BY_US}",
                     "--quiet",
                     "--format=json",

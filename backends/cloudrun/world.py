@@ -57,8 +57,16 @@ class World:
     problems: tuple[str, ...] = ()
 
 
-async def look(target: CloudRunLooking, spec: CloudRunSpec, project: str) -> World:
+async def look(
+    target: CloudRunLooking, spec: CloudRunSpec, project: str, services: list[RunService]
+) -> World:
     """Everything a plan of `spec` depends on, asked at the same time.
+
+    Args:
+        target: The target.
+        spec: The resolved request.
+        project: The project.
+        services: All services of the regions that sell the GPU.
 
     Raises:
         ApiDisabledError: An API it needs is off.
@@ -81,8 +89,7 @@ async def look(target: CloudRunLooking, spec: CloudRunSpec, project: str) -> Wor
 
     account = spec.service_account or account_email(spec.name, project)
     from_bucket = spec.source == "bucket"
-    services, there, may_read, folder, secret, limits, private = await asyncio.gather(
-        target.api.services(target.regions()),
+    there, may_read, folder, secret, limits, private = await asyncio.gather(
         nothing() if spec.service_account else account_exists(cloud, account),
         or_problem(_may_read(cloud, spec, account, project)),
         bucket_folder(cloud, str(spec.bucket), folder_of(str(spec.model)))

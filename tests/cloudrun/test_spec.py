@@ -34,6 +34,7 @@ def _resolve(options: dict[str, Any], profile: CloudRunProfile) -> None:
         ({"invokers": ["allUsers"]}, "options.invokers"),
         ({"invokers": ["user:a@b.c"], "public": True}, "options.invokers"),
         ({"env": ["HF_TOKEN=hf_x"]}, "options.env"),
+        ({"extra_args": ["--api-key=hf_x"]}, "options.extra_args"),
         ({"env": ["no equals sign"]}, "options.env"),
         ({"bucket": "Not A Bucket"}, "options.bucket"),
         ({"scaling": 0}, "options.scaling"),
