@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.serving.mock_servers import Reply as Answer
+from tests.serving.mock_servers import Route, scripted, whole
 from tests.support.clients import connected, make_app
 from tests.support.engines import simulator
 from tests.support.probe import ACCEPT, ERAS, Era, Probe
@@ -160,3 +162,14 @@ async def test_a_wrong_api_key_is_named_as_the_cause(state_dir: Path) -> None:
             assert reply.error["code"] == "endpoint_auth"
             assert "API key" in reply.error["next_action"]
             assert "sk-another" not in reply.text
+
+
+async def test_an_endpoint_that_publishes_no_queue_is_not_said_to_run_none(state_dir: Path) -> None:
+    metrics = b"vllm:num_requests_running NaN\nprocess_start_time_seconds 1\n"
+    routes: dict[str, Route | Answer] = {"/metrics": whole(200, metrics, kind="text/plain")}
+    async with scripted(routes) as server:
+        app = make_app(state_dir, base_url=server.base_url)
+        async with connected(app) as caller:
+            answer = (await caller.tool("get_metrics", target="local", name="attached")).ok
+    assert "None" not in answer["summary"]
+    assert "not published" in answer["summary"]

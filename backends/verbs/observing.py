@@ -275,7 +275,9 @@ async def get_metrics(
     state = serving_metrics(after)
     delta = metrics_delta(before, after, seconds) if seconds > 0 else None
     label = basis(simulated)
-    busy = f"{state.running} running, {state.waiting} waiting"
+    counts = ((state.running, "running"), (state.waiting, "waiting"))
+    known = [f"{count} {word}" for count, word in counts if count is not None]
+    busy = ", ".join(known) or "how many run and wait is not published"
     usage = (
         f", KV cache {state.kv_cache_usage:.1%} full" if state.kv_cache_usage is not None else ""
     )
