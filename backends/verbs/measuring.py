@@ -336,6 +336,9 @@ _LEVEL_FIELDS = (
 )
 
 
+_STEADY_FIELDS = ("share", "output_tokens_per_s", "usd_per_million_output_tokens")
+
+
 def _without_nothing(found: dict[str, Any]) -> dict[str, Any]:
     """A part of a run without what it does not know."""
     return {key: value for key, value in found.items() if value not in (None, [], "")}
@@ -350,9 +353,13 @@ def _level(level: dict[str, Any]) -> dict[str, Any]:
     if level["request_rate"] is not None:  # then it is only the most in flight
         shown["most_in_flight"] = shown.pop("concurrency")
     if "steady" in shown:
-        shown["steady"] = _without_nothing(shown["steady"])
-    if "beside_server" in shown:
-        shown["beside_server"] = [_without_nothing(row) for row in shown["beside_server"]]
+        # its percentiles are in run.json; here it says what ramp-up and drain hide
+        steady = {name: shown["steady"][name] for name in _STEADY_FIELDS}
+        steady["ttft_ms_p50"] = shown["steady"]["ttft_ms"]["p50"]
+        shown["steady"] = _without_nothing(steady)
+    differs = [row for row in shown.pop("beside_server", ()) if not row["agrees"]]
+    if differs:
+        shown["beside_server"] = [_without_nothing(row) for row in differs]
     if "error_samples" in shown:
         shown["error_samples"] = [
             f"{sample['count']}x {sample['kind']}: {sample['message']}"
