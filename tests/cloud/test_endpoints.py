@@ -323,7 +323,7 @@ def test_an_image_that_stages_weights_listens_before_it_is_ready(cloud: Rehearsa
         assert "staging_tmpfs" in phases
         assert cloud.call(url, "/v1/chat/completions", json=chat()).status_code == 200
         with ThreadPoolExecutor(6) as pool:
-            bodies = [chat(400)] * 6
+            bodies = [chat(100)] * 6
             answers = list(
                 pool.map(lambda body: cloud.call(url, "/v1/chat/completions", json=body), bodies)
             )

@@ -48,7 +48,13 @@ class Door:
         self.serves = serves
         self.refused = refused
         self.config = uvicorn.Config(
-            application, lifespan="off", ws="none", log_config=None, access_log=False
+            application,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            # As long as Google keeps a connection: clients that keep one do not find it closed.
+            timeout_keep_alive=240,
         )
         self.config.load()
         self.state = ServerState()
