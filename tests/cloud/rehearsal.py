@@ -263,7 +263,8 @@ class Rehearsal:
 @contextmanager
 def rehearsal(folder: Path, **options: Any) -> Iterator[Rehearsal]:
     """A cloud that runs inside the block, and leaves nothing behind."""
-    running = launcher.start(folder, **options)
+    # Not even a test run that is killed leaves a cloud behind.
+    running = launcher.start(folder, owner_pid=os.getpid(), **options)
     client = Rehearsal(running, dict(os.environ))
     try:
         yield client

@@ -17,7 +17,7 @@ import pytest
 from backends.core.errors import CliMissingError, UnavailableError
 from backends.rehearsal.cloud import launcher
 from tests.cloud.rehearsal import BUCKET, KNATIVE, Rehearsal, ready, rehearsal
-from tests.support.processes import wait_for
+from tests.support.processes import gone, wait_for
 
 
 def test_a_second_start_finds_the_first(tmp_path: Path) -> None:
@@ -77,6 +77,19 @@ def test_a_killed_cloud_takes_its_containers_with_it(tmp_path: Path) -> None:
     # A deployment that was under way goes on in the next one.
     with rehearsal(tmp_path, speed=400) as again:
         assert again.running.pid != running.pid
+
+
+def test_it_ends_with_its_owner(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as owner:
+        running = launcher.start(tmp_path, speed=400, owner_pid=owner.pid)
+        owner.kill()
+
+    def ended() -> bool:
+        """the cloud ended"""
+        return gone(running.pid)
+
+    wait_for(ended)
+    assert launcher.find(tmp_path) is None
 
 
 def test_nothing_leaves(tmp_path: Path) -> None:

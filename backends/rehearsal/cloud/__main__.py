@@ -29,6 +29,9 @@ def main() -> int:
     parser.add_argument(
         "--empty", action="store_true", help="a new project: nothing enabled, nothing staged"
     )
+    parser.add_argument(
+        "--owner-pid", type=int, default=None, help="end when this process has ended"
+    )
     options = parser.parse_args()
     if options.speed <= 0:
         parser.error("--speed must be above 0")
@@ -41,6 +44,7 @@ def main() -> int:
             speed=options.speed,
             idle_s=options.idle_s,
             empty=options.empty,
+            owner_pid=options.owner_pid,
         )
     )
     return 0

@@ -97,6 +97,7 @@ def start(
     port: int = 0,
     idle_s: float | None = None,
     empty: bool = False,
+    owner_pid: int | None = None,
 ) -> Running:
     """Start the cloud of a folder, detached, and wait until it answers; at once if it does already.
 
@@ -106,6 +107,7 @@ def start(
         port: Port on 127.0.0.1; 0 for any free one.
         idle_s: Seconds until an idle instance is stopped; None: 15 minutes at that speed.
         empty: A new project has nothing enabled and nothing staged.
+        owner_pid: It ends when this process does, however that ends; None: only by `stop`.
 
     Raises:
         UnavailableError: It did not come up; the words are its last output.
@@ -128,6 +130,8 @@ def start(
             argv.append(f"--idle-s={idle_s:g}")
         if empty:
             argv.append("--empty")
+        if owner_pid is not None:
+            argv.append(f"--owner-pid={owner_pid}")
         log = folder / "cloud.log"
         log.unlink(missing_ok=True)
         process = detach(argv, log=log, env={"PYTHONUNBUFFERED": "1"})

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from backends.core.detached import created_at, is_running
 from backends.rehearsal.cloud import launcher
 from backends.rehearsal.cloud.apis import all_apis
 from backends.rehearsal.cloud.app import Application
@@ -34,6 +35,7 @@ from backends.rehearsal.cloud.world import World
 
 HOST = "127.0.0.1"
 _SAVE_EVERY_S = 0.5
+_OWNER_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class ServerOptions:
         speed: Google's times take this many times less.
         idle_s: Seconds until an idle instance is stopped; None: 15 minutes at that speed.
         empty: A project in which nothing is enabled and nothing staged, where it is a new one.
+        owner_pid: Ends when this process does.
     """
 
     state_dir: Path
@@ -53,6 +56,7 @@ class ServerOptions:
     speed: float = launcher.DEFAULT_SPEED
     idle_s: float | None = None
     empty: bool = False
+    owner_pid: int | None = None
 
     @property
     def idle(self) -> float:
@@ -119,6 +123,8 @@ async def serve(options: ServerOptions) -> None:
         asyncio.create_task(fleet.reap(), name="reap"),
         asyncio.create_task(_keep_saved(world, world_file), name="save"),
     ]
+    if options.owner_pid is not None:
+        background.append(asyncio.create_task(_end_with(options.owner_pid, stop), name="owner"))
     launcher.write_record(folder, sock.getsockname()[1], options.speed, world)
     try:
         await stop.wait()
@@ -149,6 +155,13 @@ async def _keep_saved(world: World, path: Path) -> None:
         if world.dirty:
             with contextlib.suppress(OSError):
                 world.save(path)
+
+
+async def _end_with(pid: int, stop: asyncio.Event) -> None:
+    created = created_at(pid)
+    while created is not None and is_running(pid, created):
+        await asyncio.sleep(_OWNER_EVERY_S)
+    stop.set()
 
 
 def run(options: ServerOptions) -> None:
