@@ -122,9 +122,8 @@ async def serve(options: ServerOptions) -> None:
     background = [
         asyncio.create_task(fleet.reap(), name="reap"),
         asyncio.create_task(_keep_saved(world, world_file), name="save"),
+        asyncio.create_task(_end_with(options.owner_pid, stop), name="owner"),
     ]
-    if options.owner_pid is not None:
-        background.append(asyncio.create_task(_end_with(options.owner_pid, stop), name="owner"))
     launcher.write_record(folder, sock.getsockname()[1], options.speed, world)
     try:
         await stop.wait()
@@ -157,11 +156,15 @@ async def _keep_saved(world: World, path: Path) -> None:
                 world.save(path)
 
 
-async def _end_with(pid: int, stop: asyncio.Event) -> None:
+async def _end_with(pid: int | None, stop: asyncio.Event) -> None:
+    if pid is None:
+        return
     created = created_at(pid)
-    while created is not None and is_running(pid, created):
+    while True:
+        if created is None or not is_running(pid, created):
+            stop.set()
+            return
         await asyncio.sleep(_OWNER_EVERY_S)
-    stop.set()
 
 
 def run(options: ServerOptions) -> None:
