@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from backends.cloudrun.building import build, build_config, config_file, submit_argv
 from backends.cloudrun.facts import (
     BucketFolder,
     bucket_folder,
@@ -27,79 +24,19 @@ from backends.cloudrun.models import bucket_of
 from backends.cloudrun.quotas import or_problem
 from backends.cloudrun.spec import default_region, folder_of
 from backends.cloudrun.tokens import SECRET_NAME
+from backends.cloudrun.transfer import EXCLUDE, GIB, Transfer
 from backends.core.answers import Staged
 from backends.core.errors import CloudError, DevopsError, InvalidInputError, NotFoundError
 from backends.core.state import write_json
-from backends.knowledge.checkpoints import find_checkpoint
 from backends.knowledge.cloudrun import BUCKET_USD_PER_GIB_MONTH
 
 if TYPE_CHECKING:
     from backends.base import WorkerJob
     from backends.cloudrun.looking import CloudRunLooking
 
-GIB = 2**30
-# A list of patterns. None begins with ^: gcloud takes `^...^` for a delimiter of the list.
-_EXCLUDE = r"\.cache/.*,\.git/.*,.*\.lock$,.*\.incomplete$"
 _SKIPPED = (".cache/", ".git/")
-_BUILD_TIMEOUT_S = 7200
-_BUILD_POLL_S = 3.0
 _COPY_TIMEOUT_S = 24 * 3600.0
 _COUNT_EVERY_S = 5.0
-_MIN_BUILD_DISK_GB = 100
-_MAX_BUILD_DISK_GB = 2000
-_BUILDS = "https://cloudbuild.googleapis.com/v1/projects"
-
-# Runs in the build with the model's id and the token in its environment, never in its text.
-_DOWNLOAD = (
-    "import os; from huggingface_hub import snapshot_download; "
-    "snapshot_download(repo_id=os.environ['MODEL'], local_dir='/workspace/model', "
-    "token=os.environ.get('HF_TOKEN') or None)"
-)
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """What is to be brought where.
-
-    Attributes:
-        model: What was asked for.
-        local: Its folder on this machine; None for Hugging Face.
-        bucket: Where to.
-        folder: Where to in the bucket.
-        region: Where a bucket and a build are made.
-        found: What is there; None where there is no bucket.
-        wanted: Bytes by file, where that is known: of a local folder.
-        secret: Whether the token is in Secret Manager.
-        project: The project.
-    """
-
-    model: str
-    local: Path | None
-    bucket: str
-    folder: str
-    region: str
-    found: BucketFolder | None
-    wanted: Mapping[str, int]
-    secret: bool
-    project: str
-
-    @property
-    def uri(self) -> str:
-        """`gs://bucket/folder`."""
-        return f"gs://{self.bucket}/{self.folder}"
-
-    @property
-    def tag(self) -> str:
-        """By which a build of exactly this transfer is found again."""
-        return f"vllm-stage-{hashlib.sha256(f'{self.model} {self.uri}'.encode()).hexdigest()[:12]}"
-
-    @property
-    def missing(self) -> list[str]:
-        """Files that are not there in their size; of Hugging Face only whether all is there."""
-        sizes = self.found.sizes if self.found is not None else {}
-        if self.local is not None:
-            return [name for name, size in self.wanted.items() if sizes.get(name) != size]
-        return [] if self.found is not None and whole(self.found) else ["the checkpoint"]
 
 
 async def look(target: CloudRunLooking, model: str, destination: str | None) -> Transfer:
@@ -146,11 +83,11 @@ async def plan_staging(target: CloudRunLooking, model: str, destination: str | N
     """What is there, what is missing, and the commands that bring it."""
     transfer = await look(target, model, destination)
     missing = transfer.missing
-    config = _config_file(target, transfer)
+    config = config_file(target, transfer)
     commands = [" ".join(argv) for argv in _commands(transfer, config)] if missing else []
     if commands and transfer.local is None:
         await asyncio.to_thread(write_json, config, build_config(transfer))
-    gib = _total_gib(transfer)
+    gib = transfer.total_gib
     sizes = transfer.found.sizes if transfer.found is not None else {}
     warnings: list[str] = []
     if transfer.local is None and missing and not transfer.secret:
@@ -193,7 +130,7 @@ async def stage(
     if transfer.local is not None:
         await _copy(target, transfer, job)
     else:
-        await _build(target, transfer, job)
+        await build(target, transfer, job)
     if job.should_stop():
         return {"destination": transfer.uri, "done": "stopped; what was copied stays"}
     after = await look(target, model, destination)
@@ -214,75 +151,11 @@ async def stage(
     }
 
 
-def whole(folder: BucketFolder) -> bool:
-    """Whether a folder holds all of a checkpoint: config, tokenizer, weights, each shard named.
-
-    A single file is whole by its name; shards carry `-00001-of-00004` in theirs.
-    """
-    names = folder.sizes
-    weights = [name for name, size in names.items() if name.endswith(".safetensors") and size > 0]
-    if not folder.has_weights or not weights:
-        return False
-    for name in weights:
-        head, found, tail = name.removesuffix(".safetensors").rpartition("-of-")
-        if found and tail.isdecimal():
-            stem = head.rpartition("-")[0]
-            count = sum(1 for other in weights if other.startswith(f"{stem}-"))
-            if count < int(tail):
-                return False
-    return True
-
-
-def build_config(transfer: Transfer) -> dict[str, Any]:
-    """What Cloud Build is told: download, then copy what is not there yet."""
-    download: dict[str, Any] = {
-        "id": "download",
-        "name": "python:3.11-slim",
-        "entrypoint": "bash",
-        "env": [f"MODEL={transfer.model}", "HF_HUB_DISABLE_TELEMETRY=1"],
-        "args": ["-c", f'pip install -q huggingface_hub && python -c "{_DOWNLOAD}"'],
-    }
-    config: dict[str, Any] = {
-        "steps": [
-            download,
-            {
-                "id": "copy",
-                "name": "gcr.io/google.com/cloudsdktool/google-cloud-cli:slim",
-                "entrypoint": "gcloud",
-                "args": [
-                    *("storage", "rsync", "/workspace/model", transfer.uri),
-                    *("--recursive", f"--exclude={_EXCLUDE}"),
-                ],
-            },
-        ],
-        "timeout": f"{_BUILD_TIMEOUT_S}s",
-        "tags": ["vllm-devops", transfer.tag],
-        "options": {
-            "machineType": "E2_HIGHCPU_8",
-            "diskSizeGb": _build_disk_gb(transfer),
-            "logging": "CLOUD_LOGGING_ONLY",
-        },
-    }
-    if transfer.secret:
-        download["secretEnv"] = ["HF_TOKEN"]
-        version = f"projects/{transfer.project}/secrets/{SECRET_NAME}/versions/latest"
-        config["availableSecrets"] = {
-            "secretManager": [{"versionName": version, "env": "HF_TOKEN"}]
-        }
-    return config
-
-
-def _build_disk_gb(transfer: Transfer) -> int:
-    """Twice the checkpoint and room to work in: the build's disk holds all of it at once."""
-    need = int(_total_gib(transfer) * 2 + 30)
-    return min(max(need, _MIN_BUILD_DISK_GB), _MAX_BUILD_DISK_GB)
-
-
 def _commands(transfer: Transfer, config: Path) -> list[list[str]]:
     commands = [] if transfer.found is not None else [_make_bucket(transfer)]
     if transfer.local is not None:
         return [*commands, _rsync(transfer)]
-    return [*commands, _submit(transfer, config)]
+    return [*commands, submit_argv(transfer, config)]
 
 
 def _make_bucket(transfer: Transfer) -> list[str]:
@@ -296,20 +169,8 @@ def _make_bucket(transfer: Transfer) -> list[str]:
 def _rsync(transfer: Transfer) -> list[str]:
     return [
         *("gcloud", "storage", "rsync", str(transfer.local), transfer.uri),
-        *("--recursive", f"--exclude={_EXCLUDE}", f"--project={transfer.project}", "--quiet"),
+        *("--recursive", f"--exclude={EXCLUDE}", f"--project={transfer.project}", "--quiet"),
     ]
-
-
-def _submit(transfer: Transfer, config: Path) -> list[str]:
-    return [
-        *("gcloud", "builds", "submit", "--no-source", f"--config={config}"),
-        *(f"--project={transfer.project}", f"--region={transfer.region}"),
-        *("--async", "--quiet", "--format=json"),
-    ]
-
-
-def _config_file(target: CloudRunLooking, transfer: Transfer) -> Path:
-    return target.services.state.root / "staging" / f"{transfer.tag}.json"
 
 
 # ------------------------------------------------------------------------------- this machine
@@ -375,110 +236,3 @@ def _sizes(folder: Path) -> dict[str, int]:
         if path.is_file() and not left_out:
             sizes[name] = path.stat().st_size
     return sizes
-
-
-def _total_gib(transfer: Transfer) -> float:
-    if transfer.wanted:
-        return sum(transfer.wanted.values()) / GIB
-    if transfer.found is not None and not transfer.missing:
-        return transfer.found.total_gib
-    try:
-        return find_checkpoint(transfer.model).disk_gb.value * 1e9 / GIB
-    except NotFoundError:
-        return 0.0
-
-
-# -------------------------------------------------------------------------------- Cloud Build
-
-
-async def _build(target: CloudRunLooking, transfer: Transfer, job: WorkerJob) -> None:
-    """Follow the build of this transfer that runs, or start one and follow it."""
-    build = await _running_build(target, transfer)
-    if build is None:
-        if transfer.secret:
-            await _let_builder_read(target, transfer)
-        config = _config_file(target, transfer)
-        await asyncio.to_thread(write_json, config, build_config(transfer))
-        job.progress(0.0, None, "asking Cloud Build")
-        await target.cloud.gcloud.run(_submit(transfer, config))
-        build = await _running_build(target, transfer, also_done=True)
-    if build is None:
-        raise CloudError(
-            "Cloud Build took the request, but lists no build of it.",
-            next_action="Call stage_model again: a build that runs is found and followed.",
-        )
-    number = str(build["id"])
-    began = time.time()
-    while True:
-        build = await target.cloud.rest.get(
-            f"{_BUILDS}/{transfer.project}/locations/{transfer.region}/builds/{number}",
-            f"The build {number}",
-        )
-        state = str(build.get("status", ""))
-        if state == "SUCCESS":
-            return
-        if state not in {"PENDING", "QUEUED", "WORKING"}:
-            raise _build_error(build, transfer)
-        if job.should_stop():
-            await target.cloud.gcloud.run(
-                [
-                    *("gcloud", "builds", "cancel", number, f"--project={transfer.project}"),
-                    *(f"--region={transfer.region}", "--quiet", "--format=json"),
-                ]
-            )
-            return
-        elapsed = time.time() - began
-        job.progress(elapsed, None, f"build {number} is {state.lower()}, {elapsed:.0f} s")
-        await asyncio.sleep(_BUILD_POLL_S)
-
-
-async def _running_build(
-    target: CloudRunLooking, transfer: Transfer, *, also_done: bool = False
-) -> dict[str, Any] | None:
-    """The newest build of this transfer, if one runs (or has ended just now)."""
-    answer = await target.cloud.rest.get(
-        f"{_BUILDS}/{transfer.project}/locations/{transfer.region}/builds",
-        f"The builds in {transfer.region}",
-        {"filter": f'tags="{transfer.tag}"', "pageSize": "20"},
-    )
-    builds = [
-        build
-        for build in answer.get("builds", [])
-        if transfer.tag in build.get("tags", [])
-        and (also_done or build.get("status") in {"PENDING", "QUEUED", "WORKING"})
-    ]
-    return max(builds, key=lambda build: str(build.get("createTime", "")), default=None)
-
-
-async def _let_builder_read(target: CloudRunLooking, transfer: Transfer) -> None:
-    """Let the account that builds run as read the token."""
-    answer = await target.cloud.rest.get(
-        f"{_BUILDS}/{transfer.project}/locations/{transfer.region}/defaultServiceAccount",
-        "The account that builds run as",
-    )
-    email = str(answer.get("serviceAccountEmail", "")).rpartition("/")[2]
-    if not email:
-        return
-    await target.cloud.gcloud.change_policy(
-        [
-            *("gcloud", "secrets", "add-iam-policy-binding", SECRET_NAME),
-            *(f"--project={transfer.project}", f"--member=serviceAccount:{email}"),
-            *("--role=roles/secretmanager.secretAccessor", "--condition=None"),
-            *("--quiet", "--format=json"),
-        ]
-    )
-
-
-def _build_error(build: Mapping[str, Any], transfer: Transfer) -> CloudError:
-    failure = build.get("failureInfo") or {}
-    words = str(failure.get("detail") or build.get("statusDetail") or build.get("status"))
-    cause = "The download or the copy failed; the build's log says which."
-    if "401" in words or "gated" in words.lower() or not transfer.secret:
-        cause = "Hugging Face wants a token of somebody who has accepted the model's licence."
-    return CloudError(
-        f"Cloud Build did not bring {transfer.model} to {transfer.uri}: {build.get('status')}.",
-        words=json.dumps(words)[1:-1],
-        cause=cause,
-        next_action=f"Its log: {build.get('logUrl', 'gcloud builds log')}. stage_model again goes "
-        "on with what is missing.",
-    )

@@ -77,6 +77,7 @@ async def test_a_hugging_face_model_is_brought_by_cloud_build_with_the_token_as_
     assert "versions/latest" in text
     assert "hf_" not in text
     assert model in text
+    assert "$" not in text, "Cloud Build would take it for a variable"
     # Nowhere on this machine's side, nor in what was answered, does a token appear.
     for path in cloud.state_dir.rglob("*"):
         inside = "rehearsal/cloud" in str(path)

@@ -1,0 +1,184 @@
+"""Weights from Hugging Face by Cloud Build: what it is told, and following it to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backends.cloudrun.tokens import SECRET_NAME
+from backends.cloudrun.transfer import EXCLUDE, Transfer
+from backends.core.errors import CloudError
+from backends.core.state import write_json
+
+if TYPE_CHECKING:
+    from backends.base import WorkerJob
+    from backends.cloudrun.looking import CloudRunLooking
+
+_BUILD_TIMEOUT_S = 7200
+_BUILD_POLL_S = 3.0
+_MIN_BUILD_DISK_GB = 100
+_MAX_BUILD_DISK_GB = 2000
+_BUILDS = "https://cloudbuild.googleapis.com/v1/projects"
+
+# Runs in the build with the model's id and the token in its environment, never in its text.
+_DOWNLOAD = (
+    "import os; from huggingface_hub import snapshot_download; "
+    "snapshot_download(repo_id=os.environ['MODEL'], local_dir='/workspace/model', "
+    "token=os.environ.get('HF_TOKEN') or None)"
+)
+
+
+def build_config(transfer: Transfer) -> dict[str, Any]:
+    """What Cloud Build is told: download, then copy what is not there yet."""
+    download: dict[str, Any] = {
+        "id": "download",
+        "name": "python:3.11-slim",
+        "entrypoint": "bash",
+        "env": [f"MODEL={transfer.model}", "HF_HUB_DISABLE_TELEMETRY=1"],
+        "args": ["-c", f'pip install -q huggingface_hub && python -c "{_DOWNLOAD}"'],
+    }
+    config: dict[str, Any] = {
+        "steps": [
+            download,
+            {
+                "id": "copy",
+                "name": "gcr.io/google.com/cloudsdktool/google-cloud-cli:slim",
+                "entrypoint": "gcloud",
+                "args": [
+                    *("storage", "rsync", "/workspace/model", transfer.uri),
+                    *("--recursive", f"--exclude={EXCLUDE}"),
+                ],
+            },
+        ],
+        "timeout": f"{_BUILD_TIMEOUT_S}s",
+        "tags": ["vllm-devops", transfer.tag],
+        "options": {
+            "machineType": "E2_HIGHCPU_8",
+            "diskSizeGb": _build_disk_gb(transfer),
+            "logging": "CLOUD_LOGGING_ONLY",
+        },
+    }
+    if transfer.secret:
+        download["secretEnv"] = ["HF_TOKEN"]
+        version = f"projects/{transfer.project}/secrets/{SECRET_NAME}/versions/latest"
+        config["availableSecrets"] = {
+            "secretManager": [{"versionName": version, "env": "HF_TOKEN"}]
+        }
+    return config
+
+
+def _build_disk_gb(transfer: Transfer) -> int:
+    """Twice the checkpoint and room to work in: the build's disk holds all of it at once."""
+    need = int(transfer.total_gib * 2 + 30)
+    return min(max(need, _MIN_BUILD_DISK_GB), _MAX_BUILD_DISK_GB)
+
+
+def submit_argv(transfer: Transfer, config: Path) -> list[str]:
+    """The command that starts the build."""
+    return [
+        *("gcloud", "builds", "submit", "--no-source", f"--config={config}"),
+        *(f"--project={transfer.project}", f"--region={transfer.region}"),
+        *("--async", "--quiet", "--format=json"),
+    ]
+
+
+def config_file(target: CloudRunLooking, transfer: Transfer) -> Path:
+    """Where the build's configuration is written for gcloud."""
+    return target.services.state.root / "staging" / f"{transfer.tag}.json"
+
+
+async def build(target: CloudRunLooking, transfer: Transfer, job: WorkerJob) -> None:
+    """Follow the build of this transfer that runs, or start one and follow it."""
+    build = await _running_build(target, transfer)
+    if build is None:
+        if transfer.secret:
+            await _let_builder_read(target, transfer)
+        config = config_file(target, transfer)
+        await asyncio.to_thread(write_json, config, build_config(transfer))
+        job.progress(0.0, None, "asking Cloud Build")
+        await target.cloud.gcloud.run(submit_argv(transfer, config))
+        build = await _running_build(target, transfer, also_done=True)
+    if build is None:
+        raise CloudError(
+            "Cloud Build took the request, but lists no build of it.",
+            next_action="Call stage_model again: a build that runs is found and followed.",
+        )
+    number = str(build["id"])
+    began = time.time()
+    while True:
+        build = await target.cloud.rest.get(
+            f"{_BUILDS}/{transfer.project}/locations/{transfer.region}/builds/{number}",
+            f"The build {number}",
+        )
+        state = str(build.get("status", ""))
+        if state == "SUCCESS":
+            return
+        if state not in {"PENDING", "QUEUED", "WORKING"}:
+            raise _build_error(build, transfer)
+        if job.should_stop():
+            await target.cloud.gcloud.run(
+                [
+                    *("gcloud", "builds", "cancel", number, f"--project={transfer.project}"),
+                    *(f"--region={transfer.region}", "--quiet", "--format=json"),
+                ]
+            )
+            return
+        elapsed = time.time() - began
+        job.progress(elapsed, None, f"build {number} is {state.lower()}, {elapsed:.0f} s")
+        await asyncio.sleep(_BUILD_POLL_S)
+
+
+async def _running_build(
+    target: CloudRunLooking, transfer: Transfer, *, also_done: bool = False
+) -> dict[str, Any] | None:
+    """The newest build of this transfer, if one runs (or has ended just now)."""
+    answer = await target.cloud.rest.get(
+        f"{_BUILDS}/{transfer.project}/locations/{transfer.region}/builds",
+        f"The builds in {transfer.region}",
+        {"filter": f'tags="{transfer.tag}"', "pageSize": "20"},
+    )
+    builds = [
+        build
+        for build in answer.get("builds", [])
+        if transfer.tag in build.get("tags", [])
+        and (also_done or build.get("status") in {"PENDING", "QUEUED", "WORKING"})
+    ]
+    return max(builds, key=lambda build: str(build.get("createTime", "")), default=None)
+
+
+async def _let_builder_read(target: CloudRunLooking, transfer: Transfer) -> None:
+    """Let the account that builds run as read the token."""
+    answer = await target.cloud.rest.get(
+        f"{_BUILDS}/{transfer.project}/locations/{transfer.region}/defaultServiceAccount",
+        "The account that builds run as",
+    )
+    email = str(answer.get("serviceAccountEmail", "")).rpartition("/")[2]
+    if not email:
+        return
+    await target.cloud.gcloud.change_policy(
+        [
+            *("gcloud", "secrets", "add-iam-policy-binding", SECRET_NAME),
+            *(f"--project={transfer.project}", f"--member=serviceAccount:{email}"),
+            *("--role=roles/secretmanager.secretAccessor", "--condition=None"),
+            *("--quiet", "--format=json"),
+        ]
+    )
+
+
+def _build_error(build: Mapping[str, Any], transfer: Transfer) -> CloudError:
+    failure = build.get("failureInfo") or {}
+    words = str(failure.get("detail") or build.get("statusDetail") or build.get("status"))
+    cause = "The download or the copy failed; the build's log says which."
+    if "401" in words or "gated" in words.lower() or not transfer.secret:
+        cause = "Hugging Face wants a token of somebody who has accepted the model's licence."
+    return CloudError(
+        f"Cloud Build did not bring {transfer.model} to {transfer.uri}: {build.get('status')}.",
+        words=json.dumps(words)[1:-1],
+        cause=cause,
+        next_action=f"Its log: {build.get('logUrl', 'gcloud builds log')}. stage_model again goes "
+        "on with what is missing.",
+    )
