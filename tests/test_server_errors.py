@@ -200,3 +200,15 @@ async def test_get_help_explains_every_error_code(state_dir: Path) -> None:
     assert {"invalid_input", "plan", "confirmation", "over_budget", "capacity"} <= set(codes)
     assert StepFailedError.code in codes
     assert all(codes.values())
+
+
+async def test_a_file_that_holds_no_hugging_face_token_never_leaves_the_machine(
+    state_dir: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "hostname"
+    other.write_text("a-word-that-is-nobody-elses\n", encoding="utf-8")
+    async with connected(make_app(state_dir)) as caller:
+        reply = await caller.tool("save_hf_token", target="cloudrun-l4", file=str(other))
+    assert reply.error["code"] == "invalid_input"
+    assert str(other) in reply.text
+    assert "nobody-elses" not in json.dumps(reply.whole)

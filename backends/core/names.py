@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from backends.core.errors import InvalidInputError
 
@@ -33,3 +34,8 @@ def check_name(name: str, field: str = "name") -> str:
             allowed="1 to 48 of a-z, 0-9 and '-', starting with a letter, not ending in '-'",
         )
     return name
+
+
+def easiest(targets: Sequence[str]) -> str:
+    """The target to suggest first: this machine, where nothing is needed and nothing is spent."""
+    return "local" if "local" in targets else targets[0]

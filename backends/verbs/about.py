@@ -16,7 +16,7 @@ from backends.base import ABILITIES, Backend, CanDeploy, DeploySpec
 from backends.core import errors
 from backends.core.answers import Check, Help
 from backends.core.errors import DevopsError
-from backends.core.names import VERSION
+from backends.core.names import VERSION, easiest
 from backends.core.settings import Settings, env_file, variable_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ async def help_about(app: App, topic: str, target: str | None) -> Help:
         )
         answer.order_of_work = ORDER_OF_WORK
         answer.targets = [matrix_row(app.backends.get(name)) for name in app.targets]
-        answer.next_steps = ["list_deployments()", f"plan_deployment(target={targets[0]!r})"]
+        answer.next_steps = ["list_deployments()", f"plan_deployment(target={easiest(targets)!r})"]
     elif topic == "settings":
         answer.settings = settings_table(app)
         answer.summary = (

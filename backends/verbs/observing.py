@@ -31,6 +31,7 @@ from backends.core.errors import (
     InvalidInputError,
     NotSetUpError,
 )
+from backends.core.names import easiest
 from backends.core.paging import page
 from backends.core.render import clip, to_tree
 
@@ -121,7 +122,9 @@ async def list_deployments(
         not_answering=found.silent,
         not_set_up=found.not_set_up,
         usd_per_hour_now=cost,
-        next_steps=[] if found.items or not asked else [f"plan_deployment(target={asked[0]!r})"],
+        next_steps=[]
+        if found.items or not asked
+        else [f"plan_deployment(target={easiest(asked)!r})"],
     )
 
 

@@ -129,20 +129,33 @@ async def save_hf_token(app: App, target: str, file: str | None) -> TokenSaved:
     return await backend.save_token(await asyncio.to_thread(_token, file))
 
 
+# What Hugging Face's tokens begin with: a person's, and an organisation's (docs, 2026-11).
+_TOKEN_STARTS = ("hf_", "api_org_")
+
+
 def _token(file: str | None) -> SecretStr:
     if file is None and (value := os.environ.get("HF_TOKEN", "").strip()):
-        return SecretStr(value)
+        return _checked(value, "HF_TOKEN")
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     path = Path(file or os.environ.get("HF_TOKEN_PATH") or home / "token").expanduser()
     try:
         value = path.read_text(encoding="utf-8").strip()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise NotFoundError(
             f"No token: HF_TOKEN is not set and {path} cannot be read.",
-            words=error.strerror or str(error),
+            words=getattr(error, "strerror", None) or str(error),
             next_action="Ask the person to run `hf auth login`, or to start the server with "
             "HF_TOKEN set. Never ask for the token in the chat.",
         ) from error
-    if not value or len(value.split()) != 1:
-        raise InvalidInputError("file", f"{path} does not hold a token.", allowed="one token")
+    return _checked(value, str(path))
+
+
+def _checked(value: str, where: str) -> SecretStr:
+    """A token, and not whatever else a file holds: it is about to leave this machine."""
+    if not value.startswith(_TOKEN_STARTS) or len(value.split()) != 1:
+        raise InvalidInputError(
+            "file",
+            f"{where} does not hold a Hugging Face token.",
+            allowed=f"one word that begins with {' or '.join(_TOKEN_STARTS)}",
+        )
     return SecretStr(value)
