@@ -207,7 +207,7 @@ async def test_a_file_that_holds_no_hugging_face_token_never_leaves_the_machine(
 ) -> None:
     other = tmp_path / "hostname"
     other.write_text("a-word-that-is-nobody-elses\n", encoding="utf-8")
-    async with connected(make_app(state_dir)) as caller:
+    async with connected(make_app(state_dir, targets=("cloudrun-l4",))) as caller:
         reply = await caller.tool("save_hf_token", target="cloudrun-l4", file=str(other))
     assert reply.error["code"] == "invalid_input"
     assert str(other) in reply.text
