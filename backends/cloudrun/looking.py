@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import shutil
 import time
@@ -162,10 +163,11 @@ class CloudRunLooking(Backend):
 
     async def deployments(self) -> list[Deployment]:
         """Every service with this GPU in every region that sells it."""
+        services = await self.all_services()
         found: list[Deployment] = []
-        for service in await self.all_services():
+        judgements = await asyncio.gather(*map(self._judge, services))
+        for service, judged in zip(services, judgements, strict=True):
             self._regions[service.name] = service.region
-            judged = await self._judge(service)
             note = judged.words if judged.state not in {"ready"} else None
             found.append(
                 Deployment(
