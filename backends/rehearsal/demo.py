@@ -426,6 +426,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             state_dir = options.state_dir.absolute()
             state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # A shell that starts jobs in the background has them ignore interrupts; this one cleans up.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             asyncio.run(demo(options, terminal, state_dir, mark))
         except (KeyboardInterrupt, asyncio.CancelledError):

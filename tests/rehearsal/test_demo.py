@@ -122,6 +122,10 @@ def test_an_interrupted_demo_takes_down_what_it_had_started(
     state_dir = tmp_path / "demo-state"
     command = [sys.executable, "-m", "backends.rehearsal.demo"]
     command += ["--state-dir", str(state_dir), "--out", str(tmp_path)]
+    # As a shell starts what it runs in the background.
+    ignoring = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    ignoring += "os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", ignoring, *command]
     with subprocess.Popen(command, cwd=PROJECT_DIR, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
