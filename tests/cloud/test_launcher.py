@@ -94,7 +94,7 @@ def test_it_ends_with_its_owner(tmp_path: Path) -> None:
 
 def test_nothing_leaves(tmp_path: Path) -> None:
     with rehearsal(tmp_path, speed=400) as client:
-        for url in ("https://pypi.org/simple/", "https://huggingface.co/google"):
+        for url in ("https://example.org/simple/", "https://huggingface.co/google"):
             with pytest.raises(httpx.ProxyError, match="403"):
                 client.rest.get(url)
         assert client.rest.get("http://example.com/x").status_code == 403
@@ -106,7 +106,7 @@ def test_nothing_leaves(tmp_path: Path) -> None:
             for item in client.control("GET", "/requests")["requests"]
             if item["method"] == "CONNECT"
         ]
-        assert refused == ["pypi.org:443", "huggingface.co:443"]
+        assert refused == ["example.org:443", "huggingface.co:443"]
 
 
 def test_the_control_api_answers_on_loopback_only_and_names_what_is_wrong(tmp_path: Path) -> None:
