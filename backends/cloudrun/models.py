@@ -10,7 +10,7 @@ from backends.cloudrun.looking import model_of
 from backends.cloudrun.quotas import or_problem
 from backends.core.answers import ModelEntry
 from backends.core.errors import DevopsError, InvalidInputError, NotFoundError
-from backends.knowledge.checkpoints import CHECKPOINTS
+from backends.knowledge.model_files import catalogue
 
 if TYPE_CHECKING:
     from backends.cloudrun.looking import CloudRunLooking
@@ -27,16 +27,7 @@ async def bucket_of(target: CloudRunLooking) -> str:
 async def list_models(target: CloudRunLooking) -> list[ModelEntry]:
     """The catalogue, the folders of the bucket, and what services were told to serve."""
     bucket = await bucket_of(target)
-    entries = [
-        ModelEntry(
-            id=checkpoint.repo_id,
-            where="catalogue",
-            kind=checkpoint.size,
-            encoding=checkpoint.weight_format,
-            weights_gib=checkpoint.resident_gib.value,
-        )
-        for checkpoint in CHECKPOINTS.values()
-    ]
+    entries = catalogue()
     entries += await _in_bucket(target, bucket)
     for service in await target.all_services():
         model = model_of(service)

@@ -10,6 +10,7 @@ from backends.core.answers import Phase as PhaseView
 from backends.core.answers import State
 from backends.knowledge.cloudrun import IDLE_S, CloudRunProfile
 from backends.knowledge.cloudrun_failures import signature_of
+from backends.serving.start_phases import has_begun, start_phases
 from backends.serving.startup_log import Phase, StartupProgress
 
 # A profile's start-up phases by the names the engine's log has for them; what comes before the
@@ -22,7 +23,6 @@ _LOG_PHASES = {
     "kv_cache": "profiling",
     "api": "starting_api",
 }
-_NOT_STARTING = {Phase.READY.value, Phase.STOPPED.value, Phase.FAILED.value}
 
 
 @dataclass(frozen=True)
@@ -238,30 +238,9 @@ def phases_of(
 ) -> list[PhaseView]:
     """The phases the log tells of, then those still to come, beside what is usual."""
     expected = expected_of(profile)
-    starts = [s for s in progress.phases if s.phase.value not in _NOT_STARTING]
-    ends = [s.offset_s for s in progress.phases[1:]] + [progress.elapsed_s]
-    phases = [
-        PhaseView(
-            name="pulling_image",
-            state="done" if starts or finished else "running",
-            expected_s=expected.pop("pulling_image", None),
-        )
-    ]
-    for start, end in zip(starts, ends, strict=False):
-        name, began = start.phase.value, start.offset_s
-        running = start is starts[-1] and not finished
-        stopped = "failed" if progress.failure is not None else "running"
-        phases.append(
-            PhaseView(
-                name=name,
-                state=stopped if running else "done",
-                seconds=end - began if end is not None and began is not None else None,
-                expected_s=expected.pop(name, None),
-            )
-        )
-    if not finished and progress.failure is None:
-        phases += [
-            PhaseView(name=name, state="pending", expected_s=seconds)
-            for name, seconds in expected.items()
-        ]
-    return phases
+    pulling = PhaseView(
+        name="pulling_image",
+        state="done" if finished or has_begun(progress) else "running",
+        expected_s=expected.pop("pulling_image", None),
+    )
+    return [pulling, *start_phases(progress, expected, finished=finished)]

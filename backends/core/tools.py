@@ -40,6 +40,7 @@ from mcp.types import (
 from pydantic import BaseModel, ValidationError
 
 from backends.core.answers import Answer
+from backends.core.audit import AuditLog
 from backends.core.errors import (
     ConfirmationError,
     DevopsError,
@@ -105,27 +106,11 @@ class ToolSpec:
         return inspect.cleandoc(self.fn.__doc__ or "")
 
 
-class Audit(Protocol):
-    """Where calls that change something are written down."""
-
-    def record(
-        self,
-        *,
-        event: str,
-        call_id: str,
-        tool: str,
-        client: str,
-        arguments: dict[str, Any],
-        outcome: str,
-    ) -> None:
-        """Append one line."""
-
-
 class App(Protocol):
     """What the tool maker needs of the application."""
 
     @property
-    def audit(self) -> Audit:
+    def audit(self) -> AuditLog:
         """The audit log."""
 
     @property

@@ -18,6 +18,20 @@ Facts = dict[str, str | int | float | bool]
 _MAX_HEADER_BYTES = 100_000_000
 
 
+def catalogue() -> list[ModelEntry]:
+    """The checkpoints we know figures of."""
+    return [
+        ModelEntry(
+            id=checkpoint.repo_id,
+            where="catalogue",
+            kind=checkpoint.size,
+            encoding=checkpoint.weight_format,
+            weights_gib=checkpoint.resident_gib.value,
+        )
+        for checkpoint in CHECKPOINTS.values()
+    ]
+
+
 def hub_cache() -> Path:
     """Where Hugging Face keeps models: HF_HUB_CACHE, HF_HOME/hub, or ~/.cache/huggingface/hub."""
     explicit = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")

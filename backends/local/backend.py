@@ -21,7 +21,6 @@ from backends.core.names import MANAGED_BY, MANAGED_BY_US, check_name
 from backends.core.plans import Plan, Step, describe
 from backends.core.render import clip
 from backends.core.state import stamp
-from backends.knowledge.checkpoints import CHECKPOINTS
 from backends.local.engines import (
     HOST,
     Command,
@@ -312,18 +311,9 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
 
     async def models(self) -> list[ModelEntry]:
         """What the simulator knows, what the local Hugging Face cache holds, what is served."""
-        from backends.knowledge.model_files import cached_models
+        from backends.knowledge.model_files import cached_models, catalogue
 
-        entries = [
-            ModelEntry(
-                id=checkpoint.repo_id,
-                where="catalogue",
-                kind=checkpoint.size,
-                encoding=checkpoint.weight_format,
-                weights_gib=checkpoint.resident_gib.value,
-            )
-            for checkpoint in CHECKPOINTS.values()
-        ]
+        entries = catalogue()
         entries += await asyncio.to_thread(cached_models)
         entries += [
             ModelEntry(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from backends.base import Backend, Services
-from backends.core.answers import Check, Deployment, Phase, Price, State, Status
+from backends.core.answers import Check, Deployment, Price, State, Status
 from backends.core.errors import (
     DevopsError,
     EndpointError,
@@ -28,14 +28,13 @@ from backends.local.following import LogFollower
 from backends.local.records import Record, Records
 from backends.serving.answers import ServedModel
 from backends.serving.endpoint import Endpoint, EndpointClient
+from backends.serving.start_phases import start_phases
 from backends.serving.startup_log import StartupProgress
 
 ATTACHED = "attached"
 _HEALTH_TIMEOUT_S = 3.0
 # Between the line that says it is ready and the first answer; a busy machine needs a while.
 _LISTENS_WITHIN_S = 15.0
-# Phases of a log that are not part of becoming ready.
-_NOT_STARTING = frozenset({"ready", "failed", "stopped"})
 
 _T = TypeVar("_T")
 
@@ -161,7 +160,7 @@ class LocalLooking(Backend):
             max_model_len=served.max_model_len if served else None,
             version=version,
             phase="ready",
-            phases=self._phases(record, progress, finished=True),
+            phases=start_phases(progress, _expected(record), finished=True),
             checks=[
                 Check(name="process", ok=True, detail=f"pid {record.pid} runs"),
                 Check(name="health", ok=True, detail="/health answers 200", duration_ms=health_ms),
@@ -310,7 +309,7 @@ class LocalLooking(Backend):
             f"{elapsed:.0f} s{usual}.",
             url=f"http://{HOST}:{record.port}",
             phase=progress.phase.value,
-            phases=self._phases(record, progress, finished=False),
+            phases=start_phases(progress, _expected(record), finished=False),
             elapsed_s=elapsed,
             expected_s=expected,
             facts=_facts(progress),
@@ -338,7 +337,7 @@ class LocalLooking(Backend):
             f"{self._at(record.name)} ended{code} {when}"
             + (f": {failure.kind.value}." if failure else "."),
             phase=progress.phase.value,
-            phases=self._phases(record, progress, finished=False),
+            phases=start_phases(progress, _expected(record), finished=False),
             error=words or "It left no log lines.",
             error_cause=failure.cause if failure else None,
             facts=_facts(progress),
@@ -349,32 +348,6 @@ class LocalLooking(Backend):
                 self._call("destroy", record.name),
             ],
         )
-
-    def _phases(self, record: Record, progress: StartupProgress, *, finished: bool) -> list[Phase]:
-        """The phases the log tells of, then those still to come, beside what is usual."""
-        expected = _expected(record)
-        starts = [s for s in progress.phases if s.phase.value not in _NOT_STARTING]
-        ends = [s.offset_s for s in progress.phases[1:]] + [progress.elapsed_s]
-        phases: list[Phase] = []
-        for start, end in zip(starts, ends, strict=False):
-            name = start.phase.value
-            began = start.offset_s
-            running = start is starts[-1] and not finished
-            stopped = "failed" if progress.failure is not None else "running"
-            phases.append(
-                Phase(
-                    name=name,
-                    state=stopped if running else "done",
-                    seconds=end - began if end is not None and began is not None else None,
-                    expected_s=expected.pop(name, None),
-                )
-            )
-        if not finished and progress.failure is None:
-            phases += [
-                Phase(name=name, state="pending", expected_s=seconds)
-                for name, seconds in expected.items()
-            ]
-        return phases
 
     async def _attached_status(self) -> Status:
         url = self.services.settings.base_url or ""
