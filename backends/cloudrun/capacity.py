@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from backends.cloudrun.quotas import Amount, limits_of, or_problem, shortages, used
+from backends.cloudrun.quotas import Amount, limits_of, shortages, used
+from backends.clouds.google_facts import or_problem
 from backends.core.answers import Capacity, NotAsked, Place
 from backends.core.errors import DevopsError, InvalidInputError
 from backends.knowledge.cloudrun import CPU_QUOTA, GIB, MEMORY_QUOTA, usd_per_instance_hour

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from backends.cloudrun.spec import CloudRunSpec, folder_of, probe_of
+from backends.clouds.gcloud import joined
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.knowledge.cloudrun import CloudRunProfile
 
@@ -20,32 +21,15 @@ SPEC_LABEL = "vllm-devops-spec"
 TARGET_LABEL = "vllm-devops-target"
 CANDIDATE_TAG = "candidate"
 
-READER = "roles/storage.objectViewer"
-SECRET_READER = "roles/secretmanager.secretAccessor"  # noqa: S105 (the name of a role)
 INVOKER = "roles/run.invoker"
 
 # As the reference runs it: the module works with every entry point the image has had.
 _SERVER = ("python3", "-m", "vllm.entrypoints.openai.api_server")
-_DELIMITERS = "|;#~!"
 
 
 def at(project: str, region: str) -> list[str]:
     """The flags that say where."""
     return [f"--project={project}", f"--region={region}"]
-
-
-def account_id(name: str) -> str:
-    """The id of the service account of a deployment: 6 to 30 characters, one for each name."""
-    full = f"vllm-{name}"
-    if len(full) <= 30 and len(full) >= 6:
-        return full
-    digest = hashlib.sha256(name.encode()).hexdigest()[:6]
-    return f"{full[:23].rstrip('-')}-{digest}"
-
-
-def account_email(name: str, project: str) -> str:
-    """The service account that is made for a deployment."""
-    return f"{account_id(name)}@{project}.iam.gserviceaccount.com"
 
 
 def model_path(spec: CloudRunSpec) -> str:
@@ -162,15 +146,6 @@ def label_of(argv: Sequence[str]) -> str:
     """The recognising label inside a deploy command."""
     found = re.search(rf"{SPEC_LABEL}=([0-9a-f]+)", " ".join(argv))
     return found.group(1) if found else ""
-
-
-def joined(items: Sequence[str]) -> str:
-    """A list as gcloud takes it, with a delimiter of its own where an item holds a comma."""
-    if not any("," in item for item in items) and not (items and items[0].startswith("^")):
-        return ",".join(items)
-    text = "".join(items)
-    mark = next((mark for mark in _DELIMITERS if mark not in text), "@@@")
-    return f"^{mark}^{mark.join(items)}"
 
 
 def _program(spec: CloudRunSpec, profile: CloudRunProfile, *, quantised: bool) -> list[str]:

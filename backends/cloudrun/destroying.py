@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backends.cloudrun.commands import READER, SECRET_READER, account_email, at
-from backends.cloudrun.facts import account_is_ours, bucket_folder, words_of
+from backends.cloudrun.commands import at
+from backends.cloudrun.facts import bucket_folder
 from backends.cloudrun.looking import model_of
-from backends.cloudrun.quotas import or_problem
 from backends.cloudrun.services import RunService
+from backends.clouds.google_facts import (
+    account_email,
+    account_is_ours,
+    or_problem,
+    words_of,
+)
+from backends.clouds.google_steps import remove_account_steps
 from backends.core.answers import Price
 from backends.core.errors import ConflictError, DevopsError
 from backends.core.plans import Plan, Step
@@ -41,7 +47,9 @@ async def plan_destroy(target: CloudRunLooking, name: str) -> Plan:
     ]
     account = service.account
     if account == account_email(name, project) and await account_is_ours(target.cloud, account):
-        steps += _account_steps(service, project)
+        steps += remove_account_steps(
+            account, project, buckets=tuple(service.buckets), secrets=tuple(service.secrets)
+        )
     keeps = await _keeps(target, service)
     serving = service.serving
     return Plan(
@@ -60,47 +68,6 @@ async def plan_destroy(target: CloudRunLooking, name: str) -> Plan:
         keeps_billing=keeps,
         warnings=["Its URL answers nobody afterwards, and its logs stay for 30 days only."],
     )
-
-
-def _account_steps(service: RunService, project: str) -> list[Step]:
-    member = f"--member=serviceAccount:{service.account}"
-    steps = [
-        Step(
-            title=f"Take its right to read gs://{bucket}",
-            kind="gcloud",
-            argv=(
-                *("gcloud", "storage", "buckets", "remove-iam-policy-binding", f"gs://{bucket}"),
-                *(f"--project={project}", member, f"--role={READER}", "--quiet", "--format=json"),
-            ),
-            data={"missing_ok": True},
-        )
-        for bucket in service.buckets
-    ]
-    steps += [
-        Step(
-            title=f"Take its right to read the secret {secret}",
-            kind="gcloud",
-            argv=(
-                *("gcloud", "secrets", "remove-iam-policy-binding", secret),
-                *(f"--project={project}", member, f"--role={SECRET_READER}", "--all"),
-                *("--quiet", "--format=json"),
-            ),
-            data={"missing_ok": True},
-        )
-        for secret in service.secrets
-    ]
-    return [
-        *steps,
-        Step(
-            title="Delete the service account that only it ran as",
-            kind="gcloud",
-            argv=(
-                *("gcloud", "iam", "service-accounts", "delete", service.account),
-                *(f"--project={project}", "--quiet"),
-            ),
-            data={"missing_ok": True},
-        ),
-    ]
 
 
 async def _keeps(target: CloudRunLooking, service: RunService) -> list[str]:

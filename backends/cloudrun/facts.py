@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from backends.core.errors import ApiDisabledError, DevopsError, NotFoundError
-from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.errors import NotFoundError
 
 if TYPE_CHECKING:
     from backends.clouds.google import GoogleCloud
@@ -107,117 +105,3 @@ async def bucket_folder(cloud: GoogleCloud, bucket: str, folder: str) -> BucketF
         error.message = f"There is no bucket gs://{bucket}."
         error.next_action = "stage_model makes the bucket and brings weights; or name another one."
         raise
-
-
-async def account_exists(cloud: GoogleCloud, email: str) -> bool:
-    """Whether a service account exists."""
-    project = await cloud.project()
-    return await _exists(
-        cloud,
-        f"https://iam.googleapis.com/v1/projects/{project}/serviceAccounts/{email}",
-        f"The service account {email}",
-    )
-
-
-async def account_is_ours(cloud: GoogleCloud, email: str) -> bool:
-    """Whether a service account is there and was made by us, by its name or description."""
-    project = await cloud.project()
-    try:
-        account = await cloud.rest.get(
-            f"https://iam.googleapis.com/v1/projects/{project}/serviceAccounts/{email}",
-            f"The service account {email}",
-        )
-    except NotFoundError:
-        return False
-    by_name = str(account.get("displayName", "")).startswith(f"{MANAGED_BY_US} ")
-    return by_name or f"{MANAGED_BY}={MANAGED_BY_US}" in str(account.get("description", ""))
-
-
-async def secret_exists(cloud: GoogleCloud, secret: str) -> bool:
-    """Whether a secret exists."""
-    project = await cloud.project()
-    return await _exists(
-        cloud,
-        f"https://secretmanager.googleapis.com/v1/projects/{project}/secrets/{secret}",
-        f"The secret {secret}",
-    )
-
-
-async def has_role(cloud: GoogleCloud, policy_url: str, what: str, member: str, role: str) -> bool:
-    """Whether a policy gives a member a role.
-
-    Args:
-        cloud: The project.
-        policy_url: Where the policy is read.
-        what: What it is the policy of, for error messages.
-        member: `serviceAccount:...`.
-        role: `roles/...`.
-    """
-    policy = await cloud.rest.get(policy_url, f"The policy of {what}")
-    return any(
-        binding.get("role") == role and member in binding.get("members", [])
-        for binding in policy.get("bindings", [])
-    )
-
-
-async def private_access(cloud: GoogleCloud, region: str, subnet: str) -> bool | None:
-    """Whether a subnet has Private Google Access; None where there is no such subnet."""
-    project = await cloud.project()
-    try:
-        answer = await cloud.rest.get(
-            f"https://compute.googleapis.com/compute/v1/projects/{project}/regions/{region}"
-            f"/subnetworks/{subnet}",
-            f"The subnet {subnet} in {region}",
-        )
-    except NotFoundError:
-        return None
-    return bool(answer.get("privateIpGoogleAccess", False))
-
-
-async def disabled_apis(cloud: GoogleCloud, *names: str) -> list[str]:
-    """Which of these APIs are not enabled.
-
-    Args:
-        cloud: The project.
-        names: Short names: `run` for run.googleapis.com.
-    """
-    project = await cloud.project()
-
-    async def enabled(name: str) -> bool:
-        answer = await cloud.rest.get(
-            f"https://serviceusage.googleapis.com/v1/projects/{project}/services"
-            f"/{name}.googleapis.com",
-            f"The API {name}.googleapis.com",
-        )
-        return answer.get("state") == "ENABLED"
-
-    states = await asyncio.gather(*(enabled(name) for name in names))
-    return [f"{name}.googleapis.com" for name, on in zip(names, states, strict=True) if not on]
-
-
-def refuse_disabled(apis: list[str], project: str) -> None:
-    """Refuse while an API is off; it is never switched on silently.
-
-    Raises:
-        ApiDisabledError: Names them and the command.
-    """
-    if apis:
-        raise ApiDisabledError(
-            f"Not enabled in project {project}: {', '.join(apis)}.",
-            cause="A new project has most APIs off. They are free to enable; what they do is not.",
-            next_action="Ask the person to run: gcloud services enable "
-            f"{' '.join(apis)} --project={project}",
-        )
-
-
-async def _exists(cloud: GoogleCloud, url: str, what: str) -> bool:
-    try:
-        await cloud.rest.get(url, what)
-    except NotFoundError:
-        return False
-    return True
-
-
-def words_of(value: object) -> str:
-    """An error that was met instead of a fact, in a few words."""
-    return f"{value.code}: {value.message}" if isinstance(value, DevopsError) else str(value)

@@ -287,7 +287,7 @@ class CloudRunLooking(Backend):
 
     async def doctor(self) -> list[Check]:
         """gcloud, the login, the project and its APIs; each with the fix."""
-        from backends.cloudrun.facts import disabled_apis
+        from backends.clouds.google_facts import disabled_apis
 
         def said(name: str, ok: bool, detail: str) -> Check:
             return Check(name=f"{self.target}: {name}", ok=ok, detail=detail)

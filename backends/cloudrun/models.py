@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from backends.cloudrun.facts import BucketFolder, bucket_folder
 from backends.cloudrun.looking import model_of
-from backends.cloudrun.quotas import or_problem
+from backends.clouds.google_facts import or_problem
 from backends.core.answers import ModelEntry
 from backends.core.errors import DevopsError, InvalidInputError, NotFoundError
 from backends.knowledge.model_files import catalogue

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from backends.cloudrun.services import RunService
-from backends.core.errors import DevopsError, QuotaError
+from backends.core.errors import QuotaError
 from backends.knowledge.cloudrun import (
     CPU_QUOTA,
     GIB,
@@ -151,14 +151,6 @@ def refuse_if_short(target: str, region: str, short: Sequence[str], *, what: str
         "GPUs with the first deployment: options.ignore_quota=true tries.",
         details={"quota": ", ".join(item.partition(":")[0] for item in short)},
     )
-
-
-async def or_problem(asking: Any) -> Any:  # noqa: ANN401 (an awaitable; its result or its error)
-    """The result, or the error as a value, for facts without which a plan can still be made."""
-    try:
-        return await asking
-    except DevopsError as error:
-        return error
 
 
 def _value(info: Mapping[str, Any], region: str) -> float | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from typing import TYPE_CHECKING
 
 from backends.cloudrun.commands import SPEC_LABEL, label_of
+from backends.clouds.google_steps import STEP_TIMEOUT_S, run_gcloud_step
 from backends.core.errors import (
     CloudError,
-    ConflictError,
     DevopsError,
     NotFoundError,
     OutcomeUnknownError,
@@ -21,12 +20,7 @@ from backends.knowledge.cloudrun_failures import signature_of
 if TYPE_CHECKING:
     from backends.cloudrun.looking import CloudRunLooking
 
-# A new service account is not known everywhere at once; bindings are tried again for so long.
-_NEW_ACCOUNT_S = 20.0
-_NEW_ACCOUNT_EVERY_S = 2.0
-_NOT_YET = re.compile(r"does not exist|not found|Unknown service account", re.IGNORECASE)
 _DEPLOY_TIMEOUT_S = 25.0
-_STEP_TIMEOUT_S = 20.0
 _GONE_S = 10.0
 # After gcloud was cut off, the service may still be on its way into the API.
 _LOOK_FOR_S = 5.0
@@ -44,7 +38,7 @@ async def run_step(target: CloudRunLooking, plan: Plan, step: Step) -> str:
         if step.kind == "delete":
             return await _delete(target, plan, step)
         if step.kind == "gcloud":
-            return await _gcloud(target, step)
+            return await run_gcloud_step(target.cloud.gcloud, step)
     except DevopsError as error:
         raise explained(error, target.target, plan.name) from error
     raise CloudError(f"{target.target} has no step of kind {step.kind!r}.")
@@ -104,7 +98,7 @@ async def _delete(target: CloudRunLooking, plan: Plan, step: Step) -> str:
     """
     region = str(step.data["region"])
     try:
-        await target.cloud.gcloud.run(step.argv, timeout_s=_STEP_TIMEOUT_S)
+        await target.cloud.gcloud.run(step.argv, timeout_s=STEP_TIMEOUT_S)
     except NotFoundError:
         return f"{plan.name} was gone already"
     until = time.monotonic() + _GONE_S
@@ -115,39 +109,3 @@ async def _delete(target: CloudRunLooking, plan: Plan, step: Step) -> str:
             return f"deleted {plan.name} in {region}, and saw that it is gone"
         await asyncio.sleep(0.5)
     return f"Cloud Run has accepted the deletion of {plan.name} in {region} and is at it"
-
-
-async def _gcloud(target: CloudRunLooking, step: Step) -> str:
-    until = time.monotonic() + _NEW_ACCOUNT_S
-    while True:
-        try:
-            if any(word.endswith("-iam-policy-binding") for word in step.argv):
-                await target.cloud.gcloud.change_policy(step.argv)
-            else:
-                await target.cloud.gcloud.run(step.argv, timeout_s=_STEP_TIMEOUT_S)
-        except ConflictError:
-            if step.data.get("exists_ok"):
-                return f"{step.title}: it was there already"
-            raise
-        except NotFoundError as error:
-            if step.data.get("missing_ok"):
-                return f"{step.title}: it was gone already"
-            if not _may_come(step, error, until):
-                raise
-            await asyncio.sleep(_NEW_ACCOUNT_EVERY_S)
-        except DevopsError as error:
-            if not _may_come(step, error, until):
-                raise
-            await asyncio.sleep(_NEW_ACCOUNT_EVERY_S)
-        else:
-            return f"{step.title}: done"
-
-
-def _may_come(step: Step, error: DevopsError, until: float) -> bool:
-    """Whether the step only waits for a new service account to be known."""
-    return (
-        bool(step.data.get("new_account"))
-        and bool(_NOT_YET.search(error.words))
-        and "ccount" in error.words
-        and time.monotonic() < until
-    )

@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING
 
 from backends.base import Scaling
 from backends.cloudrun.commands import at
-from backends.cloudrun.quotas import (
-    Amount,
-    limits_of,
-    or_problem,
-    refuse_if_short,
-    shortages,
-    used,
-)
+from backends.cloudrun.quotas import Amount, limits_of, refuse_if_short, shortages, used
 from backends.cloudrun.running import explained
 from backends.cloudrun.services import RunService
+from backends.clouds.google_facts import or_problem
 from backends.core.answers import Changed, Price
 from backends.core.errors import DevopsError, InvalidInputError
 

@@ -13,18 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends.cloudrun.building import build, build_config, config_file, submit_argv
-from backends.cloudrun.facts import (
-    BucketFolder,
-    bucket_folder,
-    disabled_apis,
-    refuse_disabled,
-    secret_exists,
-)
+from backends.cloudrun.facts import BucketFolder, bucket_folder
 from backends.cloudrun.models import bucket_of
-from backends.cloudrun.quotas import or_problem
 from backends.cloudrun.spec import default_region, folder_of
 from backends.cloudrun.tokens import SECRET_NAME
 from backends.cloudrun.transfer import EXCLUDE, GIB, Transfer
+from backends.clouds.google_facts import disabled_apis, or_problem, refuse_disabled, secret_exists
 from backends.core.answers import Staged
 from backends.core.errors import CloudError, DevopsError, InvalidInputError, NotFoundError
 from backends.core.state import write_json

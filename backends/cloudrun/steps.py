@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backends.cloudrun.commands import (
-    INVOKER,
-    READER,
-    SECRET_READER,
-    account_email,
-    account_id,
-    at,
-    deploy_argv,
-)
+from backends.cloudrun.commands import INVOKER, at, deploy_argv
 from backends.cloudrun.spec import CloudRunSpec
 from backends.cloudrun.world import World
-from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.clouds.google_facts import account_email
+from backends.clouds.google_steps import account_step, reader_step
 from backends.core.plans import Step
 from backends.knowledge.cloudrun import CloudRunProfile
 
@@ -41,29 +34,14 @@ def steps_of(target: CloudRunLooking, spec: CloudRunSpec, world: World) -> list[
     email = spec.service_account or account_email(name, project)
     steps: list[Step] = []
     if not world.account_there:
-        steps.append(
-            Step(
-                title="Make a service account that only this service runs as",
-                kind="gcloud",
-                argv=(
-                    "gcloud",
-                    "iam",
-                    "service-accounts",
-                    "create",
-                    account_id(name),
-                    f"--project={project}",
-                    f"--display-name={MANAGED_BY_US} {name}",
-                    f"--description={MANAGED_BY}={MANAGED_BY_US}",
-                    "--quiet",
-                    "--format=json",
-                ),
-                data={"exists_ok": True},
-                creates=(f"service account {email}",),
-                undo=f"gcloud iam service-accounts delete {email} --project={project} --quiet",
-            )
-        )
+        steps.append(account_step(name, email, project))
     if spec.service_account is None and not (world.account_there and world.may_read):
-        steps.append(_reader(spec, email, project))
+        from_bucket = spec.source == "bucket"
+        steps.append(
+            reader_step(email, project, bucket=str(spec.bucket))
+            if from_bucket
+            else reader_step(email, project, secret=str(spec.secret))
+        )
     steps.append(
         Step(
             title=f"Deploy to Cloud Run in {region}; returns as soon as it is accepted",
@@ -90,36 +68,6 @@ def steps_of(target: CloudRunLooking, spec: CloudRunSpec, world: World) -> list[
             )
         )
     return steps
-
-
-def _reader(spec: CloudRunSpec, email: str, project: str) -> Step:
-    """The one right that the account needs: to read the weights, or the token."""
-    member = f"--member=serviceAccount:{email}"
-    words: tuple[str, ...]
-    flags: tuple[str, ...]
-    if spec.source == "bucket":
-        words = ("storage", "buckets", "{}-iam-policy-binding", f"gs://{spec.bucket}")
-        role, what = READER, f"gs://{spec.bucket}"
-    else:
-        words = ("secrets", "{}-iam-policy-binding", str(spec.secret))
-        role, what = SECRET_READER, f"the secret {spec.secret}"
-    flags = (f"--project={project}", member, f"--role={role}")
-    if spec.source != "bucket":
-        flags = (*flags, "--condition=None")
-    return Step(
-        title=f"Let that account read {what}, and nothing else",
-        kind="gcloud",
-        argv=(
-            "gcloud",
-            *(word.format("add") for word in words),
-            *flags,
-            "--quiet",
-            "--format=json",
-        ),
-        data={"new_account": True},
-        creates=(f"{role} of {email} on {what}",),
-        undo=" ".join(("gcloud", *(word.format("remove") for word in words), *flags)),
-    )
 
 
 def live_of(spec: CloudRunSpec, world: World) -> dict[str, str]:

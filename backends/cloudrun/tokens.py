@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from backends.cloudrun.commands import SECRET_READER, account_email
-from backends.cloudrun.facts import disabled_apis, refuse_disabled, secret_exists
+from backends.clouds.google_facts import (
+    SECRET_READER,
+    account_email,
+    disabled_apis,
+    refuse_disabled,
+    secret_exists,
+)
 from backends.clouds.process import Secret
 from backends.core.answers import TokenSaved
 from backends.core.errors import ConflictError, NotManagedError

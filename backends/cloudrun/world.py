@@ -6,21 +6,23 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backends.cloudrun.commands import READER, SECRET_READER, account_email
-from backends.cloudrun.facts import (
-    BucketFolder,
+from backends.cloudrun.facts import BucketFolder, bucket_folder
+from backends.cloudrun.quotas import Limits, limits_of
+from backends.cloudrun.services import RunService
+from backends.cloudrun.spec import CloudRunSpec, folder_of
+from backends.clouds.google_facts import (
+    READER,
+    SECRET_READER,
+    account_email,
     account_exists,
-    bucket_folder,
     disabled_apis,
     has_role,
+    or_problem,
     private_access,
     refuse_disabled,
     secret_exists,
     words_of,
 )
-from backends.cloudrun.quotas import Limits, limits_of, or_problem
-from backends.cloudrun.services import RunService
-from backends.cloudrun.spec import CloudRunSpec, folder_of
 from backends.core.errors import DevopsError
 
 if TYPE_CHECKING:

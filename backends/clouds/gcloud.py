@@ -29,6 +29,8 @@ WRITE_TIMEOUT_S = 35.0
 _POLICY_S = 15.0
 _POLICY_EVERY_S = 1.0
 
+_DELIMITERS = "|;#~!"
+
 
 class Gcloud:
     """The gcloud CLI.
@@ -115,3 +117,12 @@ class Gcloud:
             raise CloudError(
                 f"{command_of(tuple(map(str, argv)))} did not print JSON.", words=out[:500]
             ) from None
+
+
+def joined(items: Sequence[str]) -> str:
+    """A list as gcloud takes it, with a delimiter of its own where an item holds a comma."""
+    if not any("," in item for item in items) and not (items and items[0].startswith("^")):
+        return ",".join(items)
+    text = "".join(items)
+    mark = next((mark for mark in _DELIMITERS if mark not in text), "@@@")
+    return f"^{mark}^{mark.join(items)}"

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from backends.cloudrun.commands import account_email, account_id, deploy_argv, joined
+from backends.cloudrun.commands import deploy_argv
+from backends.clouds.gcloud import joined
+from backends.clouds.google_facts import account_email, account_id
 from backends.knowledge.cloudrun import PROFILES
 from tests.cloudrun.made import PROJECT, request
 
