@@ -1,0 +1,1 @@
+"""SageMaker real-time endpoints: model, endpoint configuration, endpoint, and the role between."""
