@@ -314,4 +314,4 @@ def test_apis_networks_and_machines_are_there_for_later(cloud: Rehearsal) -> Non
     )
     world = cloud.control("GET", "/world")
     assert world["instances"]["us-west2-b/gemma4-t4"]["status"] == "RUNNING"
-    assert [item["state"] for item in world["nodes"].values()] == ["READY"]
+    assert [name.rpartition("/")[2] for name in world["queued_resources"]] == ["qr-1"]

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from backends.rehearsal.cloud import tpu_catalogue
+
 GIB = 2**30
 
 # Cloud Run regions and the short code in their service URLs (`https://NAME-HASH-uk.a.run.app`).
@@ -137,7 +139,7 @@ def default_quotas() -> dict[str, dict[str, int]]:
     for gpu in GPUS.values():
         quotas[gpu.quota] = dict.fromkeys(gpu.regions, 3)
         quotas[gpu.zonal_quota] = dict.fromkeys(gpu.regions, 0)
-    return quotas
+    return quotas | tpu_catalogue.default_quotas()
 
 
 NEW_PROJECT_CPU = 20_000

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from backends.rehearsal.cloud.log_store import LogStore
     from backends.rehearsal.cloud.request_log import RequestLog
     from backends.rehearsal.cloud.run.fleet import Fleet
+    from backends.rehearsal.cloud.tpu.slices import Slices
     from backends.rehearsal.cloud.world import World
 
 
@@ -30,6 +31,7 @@ class Cloud:
         speed: Everything that takes time on Google's side takes this many times less.
         idle_s: Seconds without a request after which an instance is stopped.
         fleet: Instances of Cloud Run revisions.
+        slices: TPU requests and nodes.
         renew: Told to start from nothing (True: an empty project), when the project is reset.
     """
 
@@ -42,6 +44,7 @@ class Cloud:
     speed: float
     idle_s: float
     fleet: Fleet = field(init=False)
+    slices: Slices = field(init=False)
     renew: list[Callable[[bool], None]] = field(default_factory=list)
 
     def after(self, seconds: float) -> float:

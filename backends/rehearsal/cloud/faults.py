@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -271,7 +271,7 @@ class FaultBook:
             raise FaultError(f"no quota {wanted!r}; known: {', '.join(self._world.quotas)}")
         for name in names:
             limits = self._world.quotas[name]
-            for region in [values["region"]] if values.get("region", "*") != "*" else REGIONS:
+            for region in self._places(values, limits):
                 before.append((name, region, limits.get(region)))
                 limits[region] = int(values["value"])
 
@@ -283,6 +283,14 @@ class FaultBook:
                     self._world.quotas[name][region] = value
 
         return undo
+
+    @staticmethod
+    def _places(values: Json, limits: Mapping[str, int]) -> list[str]:
+        """Where a limit changes: the place named, or every zone or region that has it."""
+        if values.get("region", "*") != "*":
+            return [str(values["region"])]
+        zonal = any(place.count("-") > 1 for place in limits)
+        return [*limits] if zonal else [*REGIONS]
 
     def _quota_shown(self, values: Json) -> Undo:
         quota = str(values["quota"])

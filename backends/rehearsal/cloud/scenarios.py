@@ -8,11 +8,12 @@ documents, all read by 2026-11-30. `natural` says how the rehearsal produces it 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from backends.rehearsal.cloud.catalogue import CPU_QUOTA, GPUS, MEMORY_QUOTA
 from backends.rehearsal.cloud.run import pages
+from backends.rehearsal.cloud.scenario import Scenario
+from backends.rehearsal.cloud.tpu.scenarios import TPU_SCENARIOS
 from backends.rehearsal.cloud.web import Json
 
 _ENDPOINT = r"\.run\.app$"
@@ -50,23 +51,6 @@ OUT_OF_HOST_MEMORY = (
     "Memory limit of {limit} MiB exceeded with {used} MiB used. Consider increasing the memory "
     "limit, see https://cloud.google.com/run/docs/configuring/memory-limits"
 )
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """One fault with a name.
-
-    Attributes:
-        seen_as: What someone meets, in its own words.
-        cause: What is behind it.
-        natural: How it comes about without a switch; empty where only the switch makes it.
-        effects: What switching it on does, see `faults.FaultBook`; empty where it is not switched.
-    """
-
-    seen_as: str
-    cause: str
-    natural: str = ""
-    effects: tuple[Json, ...] = ()
 
 
 def _request(**fields: object) -> Json:
@@ -548,4 +532,6 @@ _APIS: dict[str, Scenario] = {
     ),
 }
 
-SCENARIOS: Mapping[str, Scenario] = MappingProxyType(_DEPLOYMENT | _ENDPOINTS | _APIS)
+SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
+    _DEPLOYMENT | _ENDPOINTS | _APIS | TPU_SCENARIOS
+)

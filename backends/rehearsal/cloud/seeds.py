@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from backends.knowledge.checkpoints import DEFAULT_CHECKPOINT, find_checkpoint
 from backends.rehearsal.cloud.faults import Undo
 from backends.rehearsal.cloud.run.names import Key
+from backends.rehearsal.cloud.tpu.troubles import register_tpu_faults
 from backends.rehearsal.cloud.web import Json
 from backends.rehearsal.cloud.world import now
 
@@ -80,3 +81,4 @@ def register_actions(cloud: Cloud, services: Services, objects: ObjectStore) -> 
     cloud.faults.register("scaling", scaling)
     cloud.faults.register("kill-instances", kill)
     cloud.faults.register("seed-model", seed)
+    register_tpu_faults(cloud)

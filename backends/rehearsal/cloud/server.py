@@ -31,6 +31,7 @@ from backends.rehearsal.cloud.run.endpoints import Endpoints
 from backends.rehearsal.cloud.run.fleet import Fleet
 from backends.rehearsal.cloud.run.services import Services
 from backends.rehearsal.cloud.seeds import register_actions, stage_reference_model
+from backends.rehearsal.cloud.tpu.slices import Slices
 from backends.rehearsal.cloud.world import World
 
 HOST = "127.0.0.1"
@@ -90,6 +91,7 @@ async def serve(options: ServerOptions) -> None:
         idle_s=options.idle,
     )
     objects = ObjectStore(world, folder / "objects")
+    cloud.slices = Slices(cloud)
     fleet = cloud.fleet = Fleet(cloud, Containers(world, objects))
     services = fleet.services = Services(cloud)
     if fresh and not options.empty:
@@ -113,12 +115,11 @@ async def serve(options: ServerOptions) -> None:
     )
     door = Door(application, certificates, application.serves, requests.refused)
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    _on_signals(stop)
     sock = _bind(options.port)
     await door.open(sock)
     fleet.resume()
+    cloud.slices.resume()
     background = [
         asyncio.create_task(fleet.reap(), name="reap"),
         asyncio.create_task(_keep_saved(world, world_file), name="save"),
@@ -139,6 +140,12 @@ async def serve(options: ServerOptions) -> None:
         await door.close()
         world.save(world_file)
         requests.close()
+
+
+def _on_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
 
 
 def _bind(port: int) -> socket.socket:

@@ -58,8 +58,8 @@ class World:
     """The state of the rehearsed project; all of it is JSON.
 
     Keys of dictionaries are resource names, for Cloud Run `region/name`. `options` are small
-    circumstances of Compute Engine and TPU: `compute_quotas` (by region and metric), `serial` (the
-    console's text), `insert_error` (of an instance), `queued_state` (of new queued resources).
+    circumstances of Compute Engine: `compute_quotas` (by region and metric), `serial` (the
+    console's text), `insert_error` (of an instance).
     """
 
     project: str = PROJECT

@@ -1,10 +1,11 @@
-"""Cloud Quotas API (v1 and v1beta): the limits Cloud Run really goes by."""
+"""Cloud Quotas API (v1 and v1beta): the limits Cloud Run and Cloud TPU really go by."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from backends.rehearsal.cloud.catalogue import CPU_QUOTA, GPUS, MEMORY_QUOTA
+from backends.rehearsal.cloud.tpu_catalogue import ON_DEMAND_QUOTA, PREEMPTIBLE_QUOTA
 from backends.rehearsal.cloud.web import Api, ApiError, Json, Request, page
 
 if TYPE_CHECKING:
@@ -15,12 +16,20 @@ TPU = "tpu.googleapis.com"
 COMPUTE = "compute.googleapis.com"
 
 _METRICS = {
+    ON_DEMAND_QUOTA: "tpu.googleapis.com/tpu_v6e",
+    PREEMPTIBLE_QUOTA: "tpu.googleapis.com/tpu_v6e_preemptible",
     CPU_QUOTA: "run.googleapis.com/cpu_allocation",
     MEMORY_QUOTA: "run.googleapis.com/mem_allocation",
     **{gpu.quota: gpu.metric for gpu in GPUS.values()},
     **{gpu.zonal_quota: gpu.metric.removesuffix("_no_zonal_redundancy") for gpu in GPUS.values()},
 }
+# Quotas of other services than Cloud Run, which count by zone.
+_SERVICES = {ON_DEMAND_QUOTA: TPU, PREEMPTIBLE_QUOTA: TPU}
+_ZONAL = frozenset({ON_DEMAND_QUOTA, PREEMPTIBLE_QUOTA})
+
 _TITLES = {
+    ON_DEMAND_QUOTA: "TPU v6e cores per project per zone",
+    PREEMPTIBLE_QUOTA: "Preemptible TPU v6e cores per project per zone",
     CPU_QUOTA: "Total CPU allocation, in milli vCPU, per project per region",
     MEMORY_QUOTA: "Total memory allocation, in bytes, per project per region",
     **{
@@ -44,6 +53,7 @@ def api(cloud: Cloud) -> Api:
         shown = world.knobs.quotas_shown.get(quota)
         if shown is not None:
             limits = dict.fromkeys(limits, shown)
+        place = "zone" if quota in _ZONAL else "region"
         return {
             "name": f"projects/{world.number}/locations/global/services/{service}/quotaInfos/"
             f"{quota}",
@@ -52,14 +62,14 @@ def api(cloud: Cloud) -> Api:
             "service": service,
             "isPrecise": True,
             "containerType": "PROJECT",
-            "dimensions": ["region"],
+            "dimensions": [place],
             "metricDisplayName": _TITLES.get(quota, quota),
             "quotaDisplayName": _TITLES.get(quota, quota),
             "metricUnit": "1",
             "quotaIncreaseEligibility": {"isEligible": True},
             "dimensionsInfos": [
                 {
-                    "dimensions": {"region": region},
+                    "dimensions": {place: region},
                     "details": {"value": str(value)},
                     "applicableLocations": [region],
                 }
@@ -70,13 +80,15 @@ def api(cloud: Cloud) -> Api:
     def get(request: Request, project: str, service: str, quota: str) -> Json:
         del request
         world.check_project(project)
-        if service != RUN or quota not in world.quotas:
+        if quota not in world.quotas or _SERVICES.get(quota, RUN) != service:
             raise ApiError(404, f"The quota id {quota} does not exist.")
         return info(service, quota)
 
     def listed(request: Request, project: str, service: str) -> Json:
         world.check_project(project)
-        infos = [info(service, quota) for quota in world.quotas] if service == RUN else []
+        infos = [
+            info(service, quota) for quota in world.quotas if _SERVICES.get(quota, RUN) == service
+        ]
         return page(request, infos, "quotaInfos", default=10)
 
     made = Api("cloudquotas.googleapis.com", "Cloud Quotas API")

@@ -1,29 +1,46 @@
-"""Cloud TPU API (v1, v2, v2alpha1): queued resources and nodes, at rest."""
+"""Cloud TPU API (v1, v2, v2alpha1): locations, slices, queued resources, nodes, operations."""
 
 from __future__ import annotations
 
+import fnmatch
+import re
 from typing import TYPE_CHECKING
 
+from backends.rehearsal.cloud.tpu.slices import (
+    chips_of,
+    model_of,
+    quota_of,
+    seconds_of,
+    shown,
+    slice_of,
+    specs_of,
+    state_of,
+)
+from backends.rehearsal.cloud.tpu_catalogue import (
+    ALL_ZONES,
+    HARDWARE_ZONES,
+    MAX_RUN_S,
+    REFUSED,
+    RESERVATIONS,
+    RUNTIMES,
+    SLICES,
+)
 from backends.rehearsal.cloud.web import Api, ApiError, Json, Request, page
 from backends.rehearsal.cloud.world import now
 
 if TYPE_CHECKING:
     from backends.rehearsal.cloud.cloud import Cloud
-    from backends.rehearsal.cloud.world import World
 
 _V2 = r"/v2(?:alpha1)?/projects/([^/]+)/locations/([^/]+)"
 _ANY = r"/v[12](?:alpha1)?/projects/([^/]+)/locations"
 _TYPE = "type.googleapis.com/google.cloud.tpu.v2."
-_RUNTIME = "v2-alpha-tpuv6e"
-
-# Zones that have v6e hardware here.
-_ZONES = ("us-east5-a", "us-east5-b", "us-east1-d", "europe-west4-a", "asia-northeast1-b")
-_TYPES = {"v6e-1": "1x1", "v6e-4": "2x2", "v6e-8": "2x4"}
+_ID = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+_DELETABLE = ("ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED")
 
 
 def api(cloud: Cloud) -> Api:
     """The API."""
-    routes = _Tpu(cloud.world)
+    routes = _Tpu(cloud)
     made = Api("tpu.googleapis.com", "Cloud TPU API")
     add = made.add
     add("GET", _ANY, routes.locations, "tpu.locations.list")
@@ -34,7 +51,9 @@ def api(cloud: Cloud) -> Api:
     add("GET", queued, routes.listed, "tpu.queuedResources.list")
     add("GET", queued + r"/([^/:]+)", routes.get, "tpu.queuedResources.get")
     add("DELETE", queued + r"/([^/:]+)", routes.delete, "tpu.queuedResources.delete")
+    add("POST", queued + r"/([^/:]+):reset", routes.reset, "tpu.queuedResources.update")
     nodes = _V2 + "/nodes"
+    add("POST", nodes, routes.create_node, "tpu.nodes.create")
     add("GET", nodes, routes.nodes, "tpu.nodes.list")
     add("GET", nodes + r"/([^/:]+)", routes.node, "tpu.nodes.get")
     add("PATCH", nodes + r"/([^/:]+)", routes.patch_node, "tpu.nodes.update")
@@ -50,68 +69,129 @@ def api(cloud: Cloud) -> Api:
 
 
 class _Tpu:
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._world = cloud.world
+        self._slices = cloud.slices
 
     def locations(self, request: Request, project: str) -> Json:
-        """Zones with TPUs."""
-        del request
+        """Zones of the API, with v6e or without."""
         self._world.check_project(project)
-        return {
-            "locations": [
-                {"name": f"projects/{project}/locations/{zone}", "locationId": zone}
-                for zone in _ZONES
-            ]
-        }
+        items: list[Json] = [
+            {"name": f"projects/{project}/locations/{zone}", "locationId": zone}
+            for zone in ALL_ZONES
+        ]
+        return page(request, items, "locations")
 
     def types(self, request: Request, project: str, zone: str) -> Json:
         """Slices a zone has."""
         self._zone(project, zone)
-        shown: list[Json] = [
+        items: list[Json] = [
             {
                 "name": f"projects/{project}/locations/{zone}/acceleratorTypes/{name}",
                 "type": name,
                 "acceleratorConfigs": [{"type": "V6E", "topology": topology}],
             }
-            for name, topology in _TYPES.items()
+            for name, (topology, _) in SLICES.items()
+            if self._has(zone, name)
         ]
-        return page(request, shown, "acceleratorTypes")
+        if zone not in HARDWARE_ZONES or not items:
+            items.append(
+                {
+                    "name": f"projects/{project}/locations/{zone}/acceleratorTypes/v3-8",
+                    "type": "v3-8",
+                    "acceleratorConfigs": [{"type": "V3", "topology": "2x2"}],
+                }
+            )
+        return page(request, items, "acceleratorTypes")
 
     def runtimes(self, request: Request, project: str, zone: str) -> Json:
         """Runtime versions."""
-        del request
         self._zone(project, zone)
-        name = f"projects/{project}/locations/{zone}/runtimeVersions/{_RUNTIME}"
-        return {"runtimeVersions": [{"name": name, "version": _RUNTIME}]}
+        items: list[Json] = [
+            {
+                "name": f"projects/{project}/locations/{zone}/runtimeVersions/{name}",
+                "version": name,
+            }
+            for name in RUNTIMES
+        ]
+        return page(request, items, "runtimeVersions")
+
+    # ------------------------------------------------------------------------- requests
 
     def create(self, request: Request, project: str, zone: str) -> Json:
-        """Ask for a slice; it is there at once."""
+        """Ask for slices; the request lives from then on, whatever the client hears."""
         self._zone(project, zone)
         name = request.value("queuedResourceId") or request.value("queued_resource_id")
+        if not _ID.fullmatch(name):
+            raise ApiError(400, f"Invalid queued resource ID {name!r}.")
         full = f"projects/{self._world.project}/locations/{zone}/queuedResources/{name}"
         if full in self._world.queued_resources:
             raise ApiError(409, f"Resource '{full}' already exists")
         body = request.json()
-        for spec in (body.get("tpu") or {}).get("nodeSpec", []):
-            wanted = (spec.get("node") or {}).get("acceleratorType", "")
-            if wanted and wanted not in _TYPES:
+        self._check_request(body, zone)
+        made = body | {"name": full, "createTime": now()}
+        self._slices.request(made)
+        return self._operation(full, shown(made), "QueuedResource")
+
+    def _check_request(self, body: Json, zone: str) -> None:
+        model = model_of(body)
+        if "spot" in body and body.get("provisioningModel") not in (None, "SPOT"):
+            raise ApiError(
+                400, f"{body['provisioningModel']} provisioning model is incompatible with spot "
+                "requests"
+            )  # fmt: skip
+        specs = specs_of(body)
+        if not specs:
+            raise ApiError(400, "The queued resource must specify at least one node spec.")
+        chips = 0
+        for spec in specs:
+            node = spec.get("node") or {}
+            chips += chips_of(node)
+            self._check_node(node, zone)
+            node_name = f"projects/{self._world.project}/locations/{zone}/nodes/{spec['nodeId']}"
+            if node_name in self._world.nodes:
+                raise ApiError(409, f"Resource '{node_name}' already exists")
+            refused = self._slices.refused.get(zone, REFUSED.get(zone, ()))
+            if model in refused:
                 raise ApiError(
                     400,
-                    f'The requested accelerator configuration for accelerator type, "{wanted}", '
-                    f'could not be found in the zonal accelerator configurations for "{zone}".; '
-                    f"the accelerator {wanted} was not found in zone {zone}",
+                    f"{model} provisioning model is not supported for accelerator type "
+                    f'"{slice_of(node)}" in location "{zone}"',
                 )
-        state = str(self._world.options.get("queued_state", "ACTIVE"))
-        made = body | {
-            "name": full,
-            "createTime": now(),
-            "state": {"state": state, "stateInitiator": "SERVICE"},
-        }
-        self._world.queued_resources[full] = made
-        if state == "ACTIVE":
-            for spec in (made.get("tpu") or {}).get("nodeSpec", []):
-                self._make_node(zone, str(spec.get("nodeId") or f"{name}-0"), spec["node"])
-        return self._operation(full, made, "QueuedResource")
+        run = seconds_of((body.get("runDuration") or {}).get("maxRunDuration"))
+        if model == "FLEX_START" and (run is None or not 600 <= run <= MAX_RUN_S):
+            raise ApiError(400, "max run duration must be between 10 minutes and 7 days.")
+        reservation = str(body.get("reservationName") or "").rpartition("/")[2]
+        if model == "RESERVATION_BOUND" and RESERVATIONS.get(reservation) != zone:
+            raise ApiError(404, f"Reservation '{reservation}' was not found in zone {zone}.")
+        self._check_quota(quota_of(model), zone, chips)
+
+    def _check_node(self, node: Json, zone: str) -> None:
+        kind = slice_of(node)
+        if not self._has(zone, kind):
+            raise ApiError(
+                400,
+                f'The requested accelerator configuration for accelerator type, "{kind}", could '
+                f'not be found in the zonal accelerator configurations for "{zone}".; the '
+                f"accelerator {kind} was not found in zone {zone} [EID: 0x4d1c7a2f9b3e6058]",
+            )
+        if node.get("runtimeVersion") not in RUNTIMES:
+            raise ApiError(
+                400, f'The runtime version "{node.get("runtimeVersion")}" is not supported.'
+            )
+        account = (node.get("serviceAccount") or {}).get("email", "")
+        if account and account not in self._world.service_accounts:
+            raise ApiError(400, f"The service account {account} does not exist.")
+
+    def _check_quota(self, quota: str, zone: str, chips: int) -> None:
+        if not quota:
+            return
+        limit = self._world.quotas.get(quota, {}).get(zone, 0)
+        if self._slices.used(zone, quota) + chips > limit:
+            raise ApiError(
+                429, f"Quota limit '{quota}' has been exceeded. Limit: {limit} in zone {zone}."
+            )
 
     def listed(self, request: Request, project: str, zone: str) -> Json:
         """Queued resources of a zone; `-` for all."""
@@ -121,24 +201,59 @@ class _Tpu:
     def get(self, request: Request, project: str, zone: str, name: str) -> Json:
         """One queued resource."""
         del request
-        return self._find(self._world.queued_resources, project, zone, "queuedResources", name)
+        return shown(
+            self._find(self._world.queued_resources, project, zone, "queuedResources", name)
+        )
 
     def delete(self, request: Request, project: str, zone: str, name: str) -> Json:
-        """Delete a queued resource; one that is active only by force, with its nodes."""
+        """Delete a queued resource; one that has nodes only by force, with its nodes."""
         found = self._find(self._world.queued_resources, project, zone, "queuedResources", name)
-        state = found["state"]["state"]
-        if state == "ACTIVE" and not request.flag("force"):
+        state = state_of(found)
+        if state not in _DELETABLE and not request.flag("force"):
             raise ApiError(
                 400,
-                "DeleteQueuedResource is not supported when state is ACTIVE (must be one of "
-                "[ACCEPTED WAITING_FOR_RESOURCES SUSPENDED FAILED])",
+                f"DeleteQueuedResource is not supported when state is {state} (must be one of "
+                f"[{' '.join(_DELETABLE)}])",
                 status="FAILED_PRECONDITION",
             )
-        del self._world.queued_resources[found["name"]]
-        for spec in (found.get("tpu") or {}).get("nodeSpec", []):
-            node = f"projects/{self._world.project}/locations/{zone}/nodes/{spec.get('nodeId')}"
-            self._world.nodes.pop(node, None)
+        self._slices.delete(found)
         return self._operation(found["name"], {}, "")
+
+    def reset(self, request: Request, project: str, zone: str, name: str) -> Json:
+        """Put a suspended request into the queue again."""
+        del request
+        found = self._find(self._world.queued_resources, project, zone, "queuedResources", name)
+        if state_of(found) != "SUSPENDED":
+            raise ApiError(
+                400,
+                f"ResetQueuedResource is not supported when state is {state_of(found)} (must be "
+                "one of [SUSPENDED])",
+                status="FAILED_PRECONDITION",
+            )
+        self._slices.request(found)
+        return self._operation(found["name"], shown(found), "QueuedResource")
+
+    # ------------------------------------------------------------------------- nodes
+
+    def create_node(self, request: Request, project: str, zone: str) -> Json:
+        """Make a node without the queue: there is capacity now, or it is refused."""
+        self._zone(project, zone)
+        node_id = request.value("nodeId")
+        node = request.json()
+        self._check_node(node, zone)
+        spot = bool((node.get("schedulingConfig") or {}).get("spot"))
+        self._check_quota(quota_of("SPOT" if spot else "STANDARD"), zone, chips_of(node))
+        for pattern, wait in self._slices.waits.items():
+            if wait is None and fnmatch.fnmatchcase(zone, pattern):
+                raise ApiError(
+                    429,
+                    f'There is no more capacity in the zone "{zone}"; you can try in another zone '
+                    "where Cloud TPU Nodes are offered (see "
+                    "https://cloud.google.com/tpu/docs/regions) [EID: 0xba393c906974e61]",
+                )
+        made = self._slices.make_node(zone, node_id, node)
+        self._slices.ready_node(made)
+        return self._operation(made["name"], shown(made), "Node")
 
     def nodes(self, request: Request, project: str, zone: str) -> Json:
         """Nodes of a zone; `-` for all."""
@@ -148,39 +263,76 @@ class _Tpu:
     def node(self, request: Request, project: str, zone: str, name: str) -> Json:
         """One node."""
         del request
-        return self._find(self._world.nodes, project, zone, "nodes", name)
+        return shown(self._find(self._world.nodes, project, zone, "nodes", name))
 
     def patch_node(self, request: Request, project: str, zone: str, name: str) -> Json:
-        """Change a node's metadata: where gcloud puts ssh keys."""
+        """Change what `updateMask` names: metadata (where gcloud puts ssh keys), labels, tags."""
         found = self._find(self._world.nodes, project, zone, "nodes", name)
-        metadata = request.json().get("metadata") or {}
-        found["metadata"] = (found.get("metadata") or {}) | metadata
-        return self._operation(found["name"], found, "Node")
+        body = request.json()
+        wanted = [key for key in request.value("updateMask").split(",") if key] or list(body)
+        unknown = [key for key in wanted if key not in {"metadata", "labels", "tags"}]
+        if unknown:
+            raise ApiError(400, f"Field {unknown[0]} cannot be updated.")
+        for key in wanted:
+            found[key] = body.get(key) or ({} if key != "tags" else [])
+        return self._operation(found["name"], shown(found), "Node")
 
     def delete_node(self, request: Request, project: str, zone: str, name: str) -> Json:
         """Delete a node."""
         del request
         found = self._find(self._world.nodes, project, zone, "nodes", name)
-        del self._world.nodes[found["name"]]
+        self._slices.delete_node(found)
         return self._operation(found["name"], {}, "")
 
     def power(self, request: Request, project: str, zone: str, name: str, verb: str) -> Json:
-        """Start or stop a node."""
+        """Start or stop a node of one host."""
         del request
         found = self._find(self._world.nodes, project, zone, "nodes", name)
-        found["state"] = {"start": "READY", "stop": "STOPPED"}[verb]
-        return self._operation(found["name"], found, "Node")
+        if len(found["networkEndpoints"]) > 1:
+            raise ApiError(
+                400,
+                f"Node {name} has more than one host; {verb} is not supported for TPU Pod slices.",
+                status="FAILED_PRECONDITION",
+            )
+        wanted = {"start": "STOPPED", "stop": "READY"}[verb]
+        if found["state"] != wanted:
+            raise ApiError(
+                400,
+                f"Node {name} is in state {found['state']}; {verb} needs {wanted}.",
+                status="FAILED_PRECONDITION",
+            )
+        self._slices.power(found, verb)
+        return self._operation(found["name"], shown(found), "Node")
 
     def guest(self, request: Request, project: str, zone: str, name: str) -> Json:
-        """What the machine says of itself: host keys, for ssh."""
-        del request
-        self._find(self._world.nodes, project, zone, "nodes", name)
+        """What the machines say of themselves: host keys, for ssh; one entry a worker."""
+        found = self._find(self._world.nodes, project, zone, "nodes", name)
+        if found["state"] != "READY":
+            raise ApiError(
+                400, f"Node {name} is in state {found['state']}.", status="FAILED_PRECONDITION"
+            )
         key = "AAAAC3NzaC1lZDI1NTE5AAAAIFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFak"
-        items = [
-            {"namespace": "hostkeys", "key": "ssh-ed25519", "value": key},
-            {"namespace": "guest", "key": "hostname", "value": f"t1v-n-{name}-w-0"},
+        workers = request.json().get("workerIds") or [
+            str(number) for number in range(len(found["networkEndpoints"]))
         ]
-        return {"guestAttributes": [{"queryPath": "", "queryValue": {"items": items}}]}
+        return {
+            "guestAttributes": [
+                {
+                    "queryPath": "",
+                    "queryValue": {
+                        "items": [
+                            {"namespace": "hostkeys", "key": "ssh-ed25519", "value": key},
+                            {
+                                "namespace": "guest",
+                                "key": "hostname",
+                                "value": f"t1v-n-{name}-w-{worker}",
+                            },
+                        ]
+                    },
+                }
+                for worker in workers
+            ]
+        }
 
     def operation(self, request: Request, name: str) -> Json:
         """An operation, which is done."""
@@ -192,14 +344,25 @@ class _Tpu:
 
     # ------------------------------------------------------------------------- inside
 
+    def _has(self, zone: str, kind: str) -> bool:
+        """Whether a zone has slices of that kind."""
+        if kind not in SLICES or any(
+            fnmatch.fnmatchcase(zone, pattern) for pattern in self._slices.without_hardware
+        ):
+            return False
+        return int(kind.rpartition("-")[2]) <= HARDWARE_ZONES.get(zone, 0)
+
     def _zone(self, project: str, zone: str) -> None:
         self._world.check_project(project)
-        if zone != "-" and zone not in _ZONES:
-            raise ApiError(404, f"Zone {zone} not found.")
+        self._slices.advance()
+        if zone != "-" and zone not in ALL_ZONES:
+            raise ApiError(400, f'The requested zone "{zone}" is not supported.')
 
     @staticmethod
     def _in(resources: dict[str, Json], zone: str) -> list[Json]:
-        return [value for key, value in resources.items() if zone in {"-", key.split("/")[3]}]
+        return [
+            shown(value) for key, value in resources.items() if zone in {"-", key.split("/")[3]}
+        ]
 
     def _find(
         self, resources: dict[str, Json], project: str, zone: str, kind: str, name: str
@@ -210,23 +373,6 @@ class _Tpu:
         if found is None:
             raise ApiError(404, f"Resource '{full}' was not found")
         return found
-
-    def _make_node(self, zone: str, node_id: str, node: Json) -> None:
-        name = f"projects/{self._world.project}/locations/{zone}/nodes/{node_id}"
-        self._world.nodes[name] = node | {
-            "name": name,
-            "id": str(10**17 + self._world.next()),
-            "state": "READY",
-            "health": "HEALTHY",
-            "createTime": now(),
-            "networkEndpoints": [
-                {
-                    "ipAddress": "10.164.0.2",
-                    "port": 8470,
-                    "accessConfig": {"externalIp": "127.0.0.1"},
-                }
-            ],
-        }
 
     def _operation(self, target: str, response: Json, kind: str) -> Json:
         zone = target.split("/")[3]
