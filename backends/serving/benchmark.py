@@ -9,6 +9,8 @@
     ... --contexts 512,4096,16384 --concurrency 1,4,16
     # results of `vllm bench serve`, compared with a run of ours
     ... --import-vllm-bench results/ --compare run.json --report both.html
+    # a SageMaker endpoint, signed with whatever credentials the AWS CLI would use
+    python -m backends.serving.benchmark --sagemaker-endpoint NAME --region us-west-2 --model NAME
 
 Exit codes: 0 every level was measured and is valid, 1 it could not be measured, 2 bad arguments,
 3 some level is not valid or a rule ended the run, 130 interrupted (what was measured is kept).
@@ -62,12 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path in asked.report:
             check_form(path)
         others = [read_run(path) for path in asked.compare]
-        if asked.base_url is None:
+        if asked.base_url is None and asked.sagemaker_endpoint is None:
             if not asked.import_vllm_bench and not others:
-                parser.error("one of --base-url, --import-vllm-bench, --compare is needed")
+                parser.error(
+                    "one of --base-url, --sagemaker-endpoint, --import-vllm-bench, --compare is "
+                    "needed"
+                )
             return _without_measuring(asked, others)
         if asked.import_vllm_bench:
-            parser.error("--import-vllm-bench goes without --base-url: nothing is measured")
+            parser.error("--import-vllm-bench goes without an endpoint: nothing is measured")
         spec, endpoint = _spec(asked), _endpoint(asked)
     except (ValidationError, InvalidInputError) as error:
         parser.error(_one_line(error))
@@ -89,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--base-url", default=None, help="http(s)://host[:port], without /v1")
     add("--model", default=None, help="served model name; None: the first one it lists")
+    _add_sagemaker(parser)
     add(
         "--concurrency",
         dest="levels",
@@ -144,6 +150,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_sagemaker(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "a SageMaker endpoint",
+        "Requests are signed with the credentials that the AWS CLI would use (environment, "
+        "AWS_PROFILE, SSO, role), refreshed as they expire.",
+    )
+    for flag, text in (
+        ("--sagemaker-endpoint", "its name; --model and --region are then needed"),
+        ("--region", "such as us-west-2"),
+        ("--inference-component", "which one of the endpoint, where it has several"),
+        ("--target-variant", "which production variant, where it has several"),
+    ):
+        group.add_argument(flag, default=None, help=text)
+
+
 def _add_option(parser: argparse.ArgumentParser, name: str) -> None:
     """Add a field of the spec as an option; pydantic reads its value."""
     field = BenchmarkSpec.model_fields[name]
@@ -192,6 +213,8 @@ _FIELDS = {*OPTION_NAMES, "levels", "requests_per_level", "max_tokens", "label"}
 
 
 def _endpoint(asked: argparse.Namespace) -> Endpoint:
+    if asked.sagemaker_endpoint is not None:
+        return _sagemaker_endpoint(asked)
     key = os.environ.get(asked.api_key_env, "")
 
     async def headers() -> dict[str, str]:
@@ -204,6 +227,29 @@ def _endpoint(asked: argparse.Namespace) -> Endpoint:
         ca_file=asked.ca_file,
         simulated=asked.simulated,
         source=getattr(asked, "label", "") or asked.base_url,
+    )
+
+
+def _sagemaker_endpoint(asked: argparse.Namespace) -> Endpoint:
+    if asked.region is None or asked.model is None:
+        raise InvalidInputError(
+            "sagemaker-endpoint", "needs --region and --model: neither can be asked."
+        )
+    from botocore.session import Session  # type: ignore[import-untyped]
+
+    from backends.serving.engine.signing import SageMakerWire, sagemaker_url
+    from backends.serving.invocations import credentials_of
+
+    return Endpoint(
+        base_url=asked.base_url or sagemaker_url(asked.region),
+        model=asked.model,
+        ca_file=asked.ca_file,
+        simulated=asked.simulated,
+        source=getattr(asked, "label", "") or f"SageMaker endpoint {asked.sagemaker_endpoint}",
+        wire=SageMakerWire(
+            asked.sagemaker_endpoint, asked.region, asked.inference_component, asked.target_variant
+        ),
+        credentials=credentials_of(Session()),
     )
 
 

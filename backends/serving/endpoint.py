@@ -26,6 +26,8 @@ from backends.core.errors import (
     InvalidInputError,
 )
 from backends.serving.answers import ChatResult, ServedModel, Tokens, chat_result
+from backends.serving.engine.eventstream import EVENT_STREAM, FrameDecoder
+from backends.serving.invocations import not_passed_on, unwrapped
 from backends.serving.refusals import mask, refusal, stream_failure
 from backends.serving.wire import Failure, SseDecoder, StreamTally, WireError
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     import ssl
 
     import httpx
+
+    from backends.serving.engine.signing import CredentialProvider, SageMakerWire
 
 HeaderProvider = Callable[[], Awaitable[dict[str, str]]]
 """Returns the headers that authorise a request; called for each one, so it caches and refreshes."""
@@ -60,9 +64,16 @@ class Endpoint:
         source: Where this endpoint comes from, in words: "Cloud Run service gemma in us-central1".
         explain: Told each refusal before it is raised; puts in what only the platform in front of
             vLLM knows (its own error pages, who may call).
+        wire: Set where SageMaker stands between: how its requests are signed and its answers
+            framed. `base_url` is then the runtime's (`signing.sagemaker_url`), and only chat and
+            load go through; whatever else is asked is an `EndpointRejectedError`.
+        credentials: Gives what such requests are signed with, for each one and every few minutes
+            of a load; so it caches and refreshes (see `invocations.credentials_of`).
+        max_model_len: The context it was deployed with, in tokens, for where it cannot be asked.
 
     Raises:
-        InvalidInputError: `base_url` is not an http or https URL, or carries credentials.
+        InvalidInputError: `base_url` is not an http or https URL, or carries credentials; or there
+            is a wire without credentials or model.
     """
 
     base_url: str
@@ -73,6 +84,9 @@ class Endpoint:
     simulated: bool = False
     source: str = ""
     explain: Callable[[EndpointError], None] | None = None
+    wire: SageMakerWire | None = None
+    credentials: CredentialProvider | None = None
+    max_model_len: int | None = None
 
     def __post_init__(self) -> None:
         url = self.base_url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
@@ -92,6 +106,10 @@ class Endpoint:
                 "carries credentials.",
                 allowed="an address without them; set the API key in the environment",
             )
+        if self.wire is not None and (self.credentials is None or self.model is None):
+            raise InvalidInputError(
+                "wire", "needs credentials to sign with, and the model's name: it cannot be asked."
+            )
         object.__setattr__(self, "base_url", url)
 
     @property
@@ -110,6 +128,26 @@ class Endpoint:
     async def auth_headers(self) -> dict[str, str]:
         """Return the headers that authorise a request now."""
         return {} if self.headers is None else await self.headers()
+
+    async def post(self, path: str, body: bytes) -> tuple[str, dict[str, str]]:
+        """Return where a request for `path` goes, and its headers.
+
+        Raises:
+            UnauthenticatedError: There is nothing to sign it with.
+        """
+        if self.wire is None or self.credentials is None:
+            headers = {"content-type": "application/json", **await self.auth_headers()}
+            return f"{self.base_url}{path}", headers
+        from backends.serving.engine.signing import Signer
+
+        url = f"{self.base_url}{self.wire.path}"
+        return url, Signer(self.wire, url).sign(body, await self.credentials())
+
+    async def secrets(self) -> list[str]:
+        """Return what authorises requests now, none of which may be shown."""
+        values = (await self.auth_headers()).values()
+        parts = (p for v in values for p in (v, v.strip(), v.removeprefix("Bearer ").strip()))
+        return [*parts, *([] if self.credentials is None else (await self.credentials()).secrets)]
 
 
 class EndpointClient:
@@ -232,6 +270,17 @@ class EndpointClient:
             self._model = served[0].id
         return self._model
 
+    async def first_look(self) -> str:
+        """Return the model's name, having asked it for one token where it cannot be listed.
+
+        Raises:
+            EndpointError: It does not answer, by its subclass.
+        """
+        name = await self.model_name()
+        if self.endpoint.wire is not None:
+            await self.chat("Hi", max_tokens=1)
+        return name
+
     async def chat(
         self,
         messages: str | Sequence[Mapping[str, Any]],
@@ -292,7 +341,7 @@ class EndpointClient:
                 failure,
                 what=what,
                 content_events=len(tally.content_ns),
-                secrets=await self._secrets(),
+                secrets=await self.endpoint.secrets(),
             )
         return chat_result(
             tally,
@@ -307,20 +356,19 @@ class EndpointClient:
         self, body: dict[str, Any], tally: StreamTally, clock: _SendClock, what: str
     ) -> bool:
         http = await self._client()
+        content = json.dumps(body).encode()
+        url, headers = await self.endpoint.post("/v1/chat/completions", content)
         clock.sent_ns = time.perf_counter_ns()
         async with http.stream(
-            "POST",
-            self._url("/v1/chat/completions"),
-            content=json.dumps(body).encode(),
-            headers={"content-type": "application/json", **await self.endpoint.auth_headers()},
-            extensions={"trace": clock.trace},
+            "POST", url, content=content, headers=headers, extensions={"trace": clock.trace}
         ) as answer:
             if answer.status_code != 200:
                 refused = await self._whole(answer, what)
                 raise await self._refused(answer.status_code, refused, answer.headers, what)
-            if "text/event-stream" not in answer.headers.get("content-type", ""):
+            kind = answer.headers.get("content-type", "")
+            if not kind.startswith(("text/event-stream", EVENT_STREAM)):
                 return self._take_whole_answer(await self._whole(answer, what), tally, clock)
-            decoder = SseDecoder()
+            decoder = _EventDecoder(framed=kind.startswith(EVENT_STREAM))
             came = 0
             async for part in answer.aiter_bytes():
                 now_ns = time.perf_counter_ns()
@@ -334,6 +382,9 @@ class EndpointClient:
                     return True
                 for data in events:
                     tally.take(data, now_ns)
+                if decoder.failure is not None:
+                    tally.error = tally.error or decoder.failure
+                    return True
             clock.end_ns = time.perf_counter_ns()
         return True
 
@@ -356,6 +407,8 @@ class EndpointClient:
         timeout_s: float | None,
         body: Mapping[str, Any] | None = None,
     ) -> bytes:
+        if self.endpoint.wire is not None:
+            raise not_passed_on(path)
         async with self._deadline(timeout_s or self.timeout_s, what):
             http = await self._client()
             headers = await self.endpoint.auth_headers()
@@ -412,8 +465,10 @@ class EndpointClient:
         self, status: int, body: bytes, headers: Mapping[str, str], what: str
     ) -> EndpointError:
         served: list[str] = []
-        secrets = await self._secrets()
+        secrets = await self.endpoint.secrets()
         plain = {name.lower(): value for name, value in headers.items()}
+        if self.endpoint.wire is not None:
+            status, body = unwrapped(status, plain, body)
         error = refusal(status, body, plain, what=what, secrets=secrets)
         if status == 404 and isinstance(error, EndpointRejectedError) and "model" in error.words:
             try:
@@ -422,14 +477,6 @@ class EndpointClient:
                 return error
             error = refusal(status, body, plain, what=what, served=served, secrets=secrets)
         return error
-
-    async def _secrets(self) -> list[str]:
-        values = (await self.endpoint.auth_headers()).values()
-        return [
-            part
-            for value in values
-            for part in (value, value.strip(), value.removeprefix("Bearer ").strip())
-        ]
 
     async def _client(self) -> httpx.AsyncClient:
         if self._http is None:
@@ -472,7 +519,7 @@ class EndpointClient:
         except httpx.ConnectError as error:
             raise EndpointUnreachableError(
                 f"{what}: no connection.",
-                words=mask(str(error), await self._secrets()),
+                words=mask(str(error), await self.endpoint.secrets()),
                 cause=_connect_cause(str(error)),
                 next_action="Check with get_status whether the deployment runs and at which "
                 "address.",
@@ -482,10 +529,30 @@ class EndpointClient:
             raise EndpointUnreachableError(
                 f"{what}: the connection broke"
                 + (f" after {came} content events." if came else " before an answer came."),
-                words=mask(f"{type(error).__name__}: {error}", await self._secrets()),
+                words=mask(f"{type(error).__name__}: {error}", await self.endpoint.secrets()),
                 cause="The server process ended, or a proxy between cut the connection.",
                 next_action="Check with get_status whether it still runs, and read get_logs.",
             ) from None
+
+
+class _EventDecoder:
+    """Finds the events of an answer, taking SageMaker's frames off where there are any."""
+
+    def __init__(self, *, framed: bool) -> None:
+        self.failure: Failure | None = None
+        self._events = SseDecoder()
+        self._frames = FrameDecoder() if framed else None
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take bytes and return the events they complete; `failure` is what a frame reported.
+
+        Raises:
+            WireError: They are neither frames nor events.
+        """
+        if self._frames is not None:
+            data, failure = self._frames.feed(data)
+            self.failure = self.failure or failure
+        return self._events.feed(data)
 
 
 class _SendClock:

@@ -124,7 +124,8 @@ async def check_health(
     Always: `/health` answers, `/v1/models` lists the model. With `chat`: one real chat request is
     answered by the right model with content. With `deep` as well: the answer streams, the server
     counts tokens, a request past the context limit is refused with the limit named, and a tool
-    call works (the last is a capability and does not make an endpoint unhealthy).
+    call works (the last is a capability and does not make an endpoint unhealthy). Through
+    SageMaker neither health nor models can be asked: the chat request is always sent, and decides.
 
     Args:
         client: The endpoint's client; its `endpoint.model`, where given, is the expected model.
@@ -136,10 +137,13 @@ async def check_health(
         The report; nothing is raised for an endpoint that is down.
     """
     found = _Examination(client)
-    alive = await found.run("answers", lambda: _answers(found))
-    listed = await found.run("model", lambda: _lists_model(found)) if alive else False
-    if listed and (chat or deep):
-        await found.run("chat", lambda: _chats(found, timeout_s))
+    if client.endpoint.wire is not None:
+        await found.run("chat", lambda: _chats_unseen(found, timeout_s))
+    else:
+        alive = await found.run("answers", lambda: _answers(found))
+        listed = await found.run("model", lambda: _lists_model(found)) if alive else False
+        if listed and (chat or deep):
+            await found.run("chat", lambda: _chats(found, timeout_s))
     if deep and found.chat is not None:
         answer = found.chat
         await found.run("streaming", lambda: _streams(answer))
@@ -212,6 +216,19 @@ async def _chats(found: _Examination, timeout_s: float) -> str:
     return f"answered with {kind}: {tokens}{answer.e2e_ms:.0f} ms in all{ttft}"
 
 
+async def _chats_unseen(found: _Examination, timeout_s: float) -> str:
+    """Chat with a model that cannot be listed; what answered under its name is what is served."""
+    endpoint = found.client.endpoint
+    assert endpoint.model is not None  # noqa: S101 - an endpoint with a wire names its model
+    known = ServedModel(id=endpoint.model, max_model_len=endpoint.max_model_len)
+    found.served = [known]
+    try:
+        return await _chats(found, timeout_s)
+    finally:
+        if found.chat is None:
+            found.served = []
+
+
 async def _streams(answer: ChatResult) -> str:
     if not answer.streamed:
         raise _Failed(
@@ -235,6 +252,8 @@ async def _limits(found: _Examination, timeout_s: float) -> str:
     entry = found.model()
     limit = entry.max_model_len if entry else None
     if entry is None or limit is None:
+        if found.client.endpoint.wire is not None:
+            return "not examined: the context it was deployed with is not known"
         raise _Failed("/v1/models names no max_model_len", "Check that this is vLLM.")
     try:
         # asks for more output than the context holds: refused before anything is generated

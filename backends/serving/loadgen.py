@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from backends.serving.endpoint import Endpoint
     from backends.serving.engine.histogram import Histogram
-    from backends.serving.engine.signing import CredentialProvider, SageMakerWire
     from backends.serving.wire import Failure
 
 
@@ -32,7 +31,8 @@ class LevelSpec:
     Args:
         concurrency: Requests in flight, 1 or more; in an open loop at most so many, and a request
             whose time comes when all are busy is turned away and counted.
-        path: The request path below the endpoint's base URL.
+        path: The request path below the endpoint's base URL; an endpoint with a wire of its own
+            has a path of its own.
         bodies: The JSON body of every measured request.
         warmup_bodies: Bodies of requests that are sent first and not measured.
         timeout_s: Bound of one request, from its send to its end.
@@ -42,10 +42,6 @@ class LevelSpec:
         after_window: Awaited after the last measured request.
         send_at_ns: Makes an open loop: when each body is sent, in nanoseconds from the start of
             the window, ascending (see `backends.serving.engine.schedule`). None: a closed loop.
-        wire: SageMaker's signing and framing; None for plain server-sent events. Its path takes
-            the place of `path`.
-        credentials: Gives what the requests of that wire are signed with; asked again every few
-            minutes.
     """
 
     concurrency: int
@@ -57,8 +53,6 @@ class LevelSpec:
     before_window: Callable[[], Awaitable[None]] | None = None
     after_window: Callable[[], Awaitable[None]] | None = None
     send_at_ns: Sequence[int] | None = None
-    wire: SageMakerWire | None = None
-    credentials: CredentialProvider | None = None
 
 
 @dataclass(slots=True)

@@ -31,6 +31,9 @@ async def served_model(client: EndpointClient, endpoint: Endpoint, run: Benchmar
     except EndpointRejectedError:
         if wanted is None:
             raise
+        run.endpoint.max_model_len = endpoint.max_model_len
+        if endpoint.wire is not None:
+            await client.first_look()
         run.warnings.append("the endpoint does not list its models")
         return [wanted]
     names = [entry.id for entry in served]

@@ -72,7 +72,7 @@ async def run_benchmark(
         await asyncio.to_thread(_check_dataset, spec)
     # Asked before the worker starts: an endpoint that does not answer is an error of this call.
     async with reach(backend, name) as client:
-        model = await client.model_name()
+        model = await client.first_look()
         simulated = client.endpoint.simulated
     benchmark_id = new_id("bench")
     operation = await asyncio.to_thread(

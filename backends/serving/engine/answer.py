@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from backends.serving.engine.eventstream import EVENT_STREAM, FrameDecoder
 from backends.serving.refusals import retry_after_s
 from backends.serving.wire import (
     Failure,
@@ -26,7 +27,6 @@ from backends.serving.wire import (
 )
 
 if TYPE_CHECKING:
-    from backends.serving.engine.eventstream import FrameDecoder
     from backends.serving.loadgen import RequestRecord
 
 REFUSAL_BYTES = 8192
@@ -229,14 +229,12 @@ class AnswerReader:
     def _take_body(self, body: bytes, at_ns: int) -> None:
         if self._decoder is None:
             kind = self._http.headers.get("content-type", "")
-            wanted = "application/vnd.amazon.eventstream" if self._framed else "text/event-stream"
+            wanted = EVENT_STREAM if self._framed else "text/event-stream"
             if self._http.status != 200 or wanted not in kind:
                 self._refusal = (self._refusal + body)[:REFUSAL_BYTES]
                 return
             self._decoder = SseDecoder()
             if self._framed:
-                from backends.serving.engine.eventstream import FrameDecoder
-
                 self._frames = FrameDecoder()
         if self._frames is not None:
             body, failure = self._frames.feed(body)

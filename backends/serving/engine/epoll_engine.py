@@ -117,12 +117,7 @@ class _Level:
     async def run(self) -> None:
         authorise = await self._authorisation()
         self._tell()
-        target = await find_target(
-            self.endpoint,
-            self.spec.path if self.spec.wire is None else self.spec.wire.path,
-            asyncio.get_running_loop(),
-            self.spec.wire,
-        )
+        target = await find_target(self.endpoint, self.spec.path, asyncio.get_running_loop())
         try:
             await self._crew.start()
             if await self._open(target, authorise):
@@ -318,10 +313,12 @@ class _Level:
             if any(sign in name + value for sign in "\r\n\0"):
                 raise NotSupportedError(f"The header {name.strip()} holds a line break.")
         parts = [part for v in headers.values() for part in (v, v.removeprefix("Bearer "))]
-        self._secrets = [*self._secrets[-8:], *parts]
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
-        provide = self.spec.credentials
-        return Authorise(lines, None if provide is None else await provide())
+        provide = self.endpoint.credentials
+        credentials = None if provide is None else await provide()
+        parts += [] if credentials is None else credentials.secrets
+        self._secrets = [*self._secrets[-8:], *parts]
+        return Authorise(lines, credentials)
 
 
 def _shares(streams: int, workers: int) -> list[int]:

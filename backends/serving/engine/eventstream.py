@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from backends.serving.wire import Failure, WireError, body_words
 
+EVENT_STREAM = "application/vnd.amazon.eventstream"
+
 
 class FrameDecoder:
     """Takes the frames apart, with botocore's own parser (lengths, checksums, headers)."""

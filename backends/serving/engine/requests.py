@@ -30,7 +30,7 @@ class RequestMaker:
         self._run_id = run_id
         self._headers = b""
         self._credentials: AwsCredentials | None = None
-        self._signer = None if target.wire is None else Signer(target)
+        self._signer = None if target.wire is None else Signer(target.wire, target.url)
         self._signed: dict[int, tuple[bytes, int]] = {}
         self._ahead = 0
 
@@ -76,7 +76,7 @@ class RequestMaker:
     def _sign(self, signer: Signer, body: bytes) -> bytes:
         if self._credentials is None:
             raise ValueError("requests to SageMaker need credentials")
-        return signer.headers(body, self._credentials)
+        return signer.lines(body, self._credentials)
 
 
 def _first(waiting: deque[tuple[int, bytes]], count: int) -> Iterable[tuple[int, bytes]]:

@@ -78,14 +78,19 @@ class Target:
     wire: SageMakerWire | None = None
     via: str = ""
 
+    @property
+    def url(self) -> str:
+        """What a signature is made for."""
+        return f"{'https' if self.tls else 'http'}://{self.host}{self.path}"
 
-async def find_target(
-    endpoint: Endpoint,
-    path: str,
-    loop: asyncio.AbstractEventLoop,
-    wire: SageMakerWire | None = None,
-) -> Target:
+
+async def find_target(endpoint: Endpoint, path: str, loop: asyncio.AbstractEventLoop) -> Target:
     """Find out how to reach an endpoint.
+
+    Args:
+        endpoint: Whom; its wire, where it has one, has a path of its own.
+        path: Of the requests, below the base URL.
+        loop: Connects once to see that something is there.
 
     Raises:
         NotSupportedError: A proxy stands before a plain HTTP endpoint, or is not an HTTP proxy.
@@ -95,7 +100,8 @@ async def find_target(
     name = parts.hostname or ""
     secure = parts.scheme == "https"
     port = parts.port or (443 if secure else 80)
-    full = f"{parts.path}{path}"
+    wire = endpoint.wire
+    full = f"{parts.path}{path if wire is None else wire.path}"
     shown = f"[{name}]" if ":" in name else name
     host = f"{shown}:{parts.port}" if parts.port else shown
     proxy = _proxy_for(endpoint)

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import re
-import struct
-import zlib
 
 import pytest
 
 from backends.serving.endpoint import Endpoint
 from backends.serving.engine import epoll_engine
 from backends.serving.engine.epoll_engine import EpollEngine
-from backends.serving.engine.signing import AwsCredentials, SageMakerWire, sagemaker_url
+from backends.serving.engine.signing import AwsCredentials, sagemaker_url
 from backends.serving.loadgen import LevelRaw, LevelSpec
 from tests.serving.engine.runs import bodies, errors, kinds
-from tests.serving.mock_servers import GOOD, MockSse, Reply, Request, Scripted, scripted, whole
+from tests.serving.framed import (
+    FRAMED,
+    PATH,
+    SECRET,
+    WIRE,
+    credentials,
+    failure_frame,
+    frame,
+    part,
+    reply,
+    signature_is_right,
+    sse,
+)
+from tests.serving.mock_servers import MockSse, Reply, Scripted, scripted, whole
 
 pytest.importorskip("botocore", reason="requests are signed with botocore")
-
-WIRE = SageMakerWire("gemma 4", "us-west-2", inference_component="gemma-4-e2b")
-PATH = "/endpoints/gemma%204/invocations-response-stream"
-SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
-FRAMED = b"HTTP/1.1 200 OK\r\ncontent-type: application/vnd.amazon.eventstream\r\n"
-FRAMED += b"x-amzn-sagemaker-content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-
-
-async def credentials() -> AwsCredentials:
-    return AwsCredentials("AKIDEXAMPLE", SECRET, "session-token")
 
 
 async def run(server: MockSse | Scripted, count: int = 4, lanes: int = 2) -> LevelRaw:
@@ -39,41 +38,11 @@ async def run(server: MockSse | Scripted, count: int = 4, lanes: int = 2) -> Lev
         "/ignored",
         bodies(count),
         warmup_bodies=bodies(lanes, 2) if isinstance(server, MockSse) else (),
-        wire=WIRE,
-        credentials=credentials,
     )
-    endpoint = Endpoint(server.base_url, ca_file=ca_file)
+    endpoint = Endpoint(
+        server.base_url, model="m", ca_file=ca_file, wire=WIRE, credentials=credentials
+    )
     return await EpollEngine().run_level(spec, endpoint, lambda _: None, lambda: False)
-
-
-def frame(payload: bytes, **headers: str) -> bytes:
-    """Return one frame of an AWS event stream."""
-    packed = b""
-    for name, value in headers.items():
-        key = f":{name.replace('_', '-')}".encode()
-        packed += bytes([len(key)]) + key + b"\x07" + struct.pack(">H", len(value)) + value.encode()
-    begin = struct.pack(">II", 16 + len(packed) + len(payload), len(packed))
-    begin += struct.pack(">I", zlib.crc32(begin))
-    whole_frame = begin + packed + payload
-    return whole_frame + struct.pack(">I", zlib.crc32(whole_frame))
-
-
-def part(payload: bytes) -> bytes:
-    return frame(
-        payload,
-        event_type="PayloadPart",
-        content_type="application/octet-stream",
-        message_type="event",
-    )
-
-
-def reply(frames: list[bytes]) -> Reply:
-    chunks = [b"%x\r\n%s\r\n" % (len(data), data) for data in frames]
-    return Reply([FRAMED, *chunks, b"0\r\n\r\n"])
-
-
-def sse() -> bytes:
-    return b"".join(f"data: {event}\n\n".encode() for event in GOOD)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 90, 171, 240])
@@ -111,12 +80,7 @@ def _chunked(pieces: list[bytes]) -> bytes:
         (
             [
                 part(sse()[:200]),
-                frame(
-                    b'{"Message":"Your model timed out","ErrorCode":"ModelInvocationTimeExceeded"}',
-                    exception_type="ModelStreamError",
-                    content_type="application/json",
-                    message_type="exception",
-                ),
+                failure_frame(),
             ],
             "in_stream_error",
             "ModelStreamError",
@@ -153,39 +117,6 @@ async def test_a_refusal_has_its_words() -> None:
     assert "Received server error (500)" in raw.records[0].failure.message
 
 
-def signature_is_right(request: Request) -> bool:
-    """Check a signature by the steps of AWS's documentation of Signature Version 4."""
-    scheme, _, rest = request.headers["authorization"].partition(" ")
-    fields = dict(field.strip().split("=", 1) for field in rest.split(","))
-    signed = fields["SignedHeaders"].split(";")
-    path = request.path.replace("%", "%25")  # every service but S3 encodes the path once more
-    canonical = "\n".join(
-        [
-            request.method,
-            path,
-            "",
-            *(f"{name}:{request.headers[name].strip()}" for name in signed),
-            "",
-            fields["SignedHeaders"],
-            hashlib.sha256(request.body).hexdigest(),
-        ]
-    )
-    scope = fields["Credential"].split("/", 1)[1]
-    to_sign = "\n".join(
-        [
-            scheme,
-            request.headers["x-amz-date"],
-            scope,
-            hashlib.sha256(canonical.encode()).hexdigest(),
-        ]
-    )
-    key = f"AWS4{SECRET}".encode()
-    for word in scope.split("/"):
-        key = hmac.new(key, word.encode(), hashlib.sha256).digest()
-    right = hmac.new(key, to_sign.encode(), hashlib.sha256).hexdigest()
-    return hmac.compare_digest(right, fields["Signature"])
-
-
 async def test_every_request_is_signed_as_aws_wants_it() -> None:
     async with scripted({PATH: reply([part(sse())])}) as server:
         raw = await run(server, 5)
@@ -213,8 +144,8 @@ async def test_credentials_are_asked_for_again_in_a_long_run(
         return AwsCredentials(f"AKID{asked}", SECRET)
 
     async with scripted({PATH: reply([part(sse())])}) as server:
-        spec = LevelSpec(2, "/", bodies(100), wire=WIRE, credentials=provide)
-        endpoint = Endpoint(server.base_url)
+        spec = LevelSpec(2, "/", bodies(100))
+        endpoint = Endpoint(server.base_url, model="m", wire=WIRE, credentials=provide)
         raw = await EpollEngine().run_level(spec, endpoint, lambda _: None, lambda: False)
         sent = server.requests
     assert kinds(raw) == ["ok"] * 100
