@@ -273,7 +273,7 @@ def test_the_command_line_fails_an_import_without_a_success(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "one of --base-url, --import-vllm-bench, --compare is needed"),
+        ([], "one of --base-url, --sagemaker-endpoint, --import-vllm-bench, --compare is needed"),
         (["--base-url", "http://127.0.0.1:1", "--mode", "knee"], "mode=knee needs slo"),
         (["--base-url", "http://127.0.0.1:1", "--report", "a.pdf"], ".html"),
         (["--base-url", "http://127.0.0.1:1", "--contexts", "8,x"], "whole numbers"),
