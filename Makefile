@@ -4,6 +4,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$python; break; }; done)
 ENGINE ?= simulator
+TARGET ?=
 ARGS ?=
 
 SHELL := /usr/bin/env bash
@@ -15,7 +16,7 @@ REFUSED := build/network-refused
 CODE := server.py backends tests $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint format probe docs clean clean-all
+.PHONY: help setup run demo rehearse test lint format probe docs clean clean-all
 
 help: ## Show this list
 	@echo "vllm-devops: the whole life of a vLLM deployment, over MCP"
@@ -23,7 +24,7 @@ help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
 		| awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 	@echo
-	@echo "ARGS=\"...\" is passed on to what run, demo, test and probe start."
+	@echo "ARGS=\"...\" is passed on to what run, demo, rehearse, test and probe start."
 
 setup: $(SERVER) ## Make .venv with what the server needs
 	@echo "Ready. .mcp.json points Claude Code at this server; README.md has the other clients."
@@ -33,6 +34,9 @@ run: $(SERVER) ## Serve MCP on stdin and stdout (clients do this by themselves)
 
 demo: $(SERVER) ## The whole job on this machine, ENGINE=simulator (default) or vllm
 	@exec $(PY) -m backends.rehearsal.demo --engine $(ENGINE) $(ARGS)
+
+rehearse: $(SERVER) ## Rehearse the whole life of a target: TARGET=cloudrun-l4, nothing is real
+	@exec $(PY) -m backends.rehearsal.rehearse $(TARGET) $(ARGS)
 
 # Two at once, a file to a worker. Many tests hold real clocks to a bound, and a machine that others
 # use too can break one: what failed is run once more, alone, and fails for good if it fails again.

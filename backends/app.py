@@ -58,7 +58,9 @@ class App:
                     settings,
                     state,
                     operations,
-                    functools.partial(_rehearsal_env, state) if settings.rehearsal else dict,
+                    functools.partial(_rehearsal_env, state, settings.rehearsal_speed)
+                    if settings.rehearsal
+                    else dict,
                 )
             ),
         )
@@ -111,11 +113,11 @@ class App:
         return warnings
 
 
-def _rehearsal_env(state: StateDir) -> dict[str, str]:
+def _rehearsal_env(state: StateDir, speed: float) -> dict[str, str]:
     """The variables of the rehearsal cloud, which is started if it does not run."""
     from backends.rehearsal.cloud.launcher import clean, environment, start
 
-    running = start(state.root / "cloud")
+    running = start(state.root / "cloud", speed=speed)
     # A login of the real world in our own environment would lead our children past the rehearsal.
     for name in os.environ.keys() - clean(running).keys():
         os.environ.pop(name)

@@ -8,6 +8,7 @@ from backends.cloudrun.commands import SPEC_LABEL, label_of
 from backends.cloudrun.quotas import Amount, refuse_if_short, shortages, used
 from backends.cloudrun.spec import CloudRunSpec, probe_of
 from backends.cloudrun.steps import argv_of
+from backends.cloudrun.transfer import stage_call
 from backends.cloudrun.world import World
 from backends.core.errors import (
     ConflictError,
@@ -117,7 +118,7 @@ def check_weights(target: CloudRunLooking, spec: CloudRunSpec, world: World) -> 
     folder = world.folder
     if folder is None:
         return []
-    stage = f"stage_model(target={target.target!r}, model=...)"
+    stage = stage_call(target.target, str(spec.model))
     if not folder.sizes:
         raise NotFoundError(
             f"{folder.uri} is empty: there are no weights to serve.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from backends.cloudrun.facts import BucketFolder, bucket_folder
 from backends.cloudrun.looking import model_of
+from backends.cloudrun.transfer import stage_call
 from backends.clouds.google_facts import or_problem
 from backends.core.answers import ModelEntry
 from backends.core.errors import DevopsError, InvalidInputError, NotFoundError
@@ -63,7 +64,7 @@ async def inspect(target: CloudRunLooking, model: str) -> dict[str, str | int | 
     if not found.sizes:
         raise NotFoundError(
             f"{found.uri} is empty or not there.",
-            next_action=f"stage_model(target={target.target!r}, model=...) brings weights.",
+            next_action=f"{stage_call(target.target, model)} brings weights.",
         )
     return _facts(found)
 

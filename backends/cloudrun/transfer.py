@@ -91,3 +91,21 @@ def whole(folder: BucketFolder) -> bool:
             if count < int(tail):
                 return False
     return True
+
+
+def stage_call(target: str, model: str) -> str:
+    """The call that brings a model's weights, as far as its Hugging Face id is known.
+
+    Args:
+        target: The target.
+        model: A folder of a bucket, or an id.
+    """
+    try:
+        known = find_checkpoint(model).repo_id
+    except NotFoundError:
+        known = model if model.count("/") == 1 and "://" not in model else ""
+    return (
+        f"stage_model(target={target!r}, model={known!r})"
+        if known
+        else (f"stage_model(target={target!r}, model=...)")
+    )

@@ -84,6 +84,13 @@ class Settings(BaseSettings):
         validation_alias=_env("VLLM_DEVOPS_REHEARSAL"),
         description="1: clouds are played on this machine; no account, no cost, nothing is real.",
     )
+    rehearsal_speed: float = Field(
+        25,
+        gt=0,
+        le=1000,
+        validation_alias=_env("VLLM_DEVOPS_REHEARSAL_SPEED"),
+        description="How many times faster than real ones the played clouds do their work.",
+    )
     confirm: Confirm = Field(
         Confirm.PERSON,
         validation_alias=_env("VLLM_DEVOPS_CONFIRM"),
@@ -236,6 +243,22 @@ class SettingProblem:
     variable: str
     problem: str
     used_instead: str
+
+
+def as_environment(settings: Settings) -> dict[str, str]:
+    """The settings as variables, secrets in clear: for a process that must see the same ones."""
+    found: dict[str, str] = {}
+    for field in Settings.model_fields:
+        value = getattr(settings, field)
+        if isinstance(value, SecretStr):
+            value = value.get_secret_value()
+        elif isinstance(value, tuple):
+            value = ",".join(map(str, value))
+        elif isinstance(value, bool):
+            value = int(value)
+        if value is not None:
+            found[variable_of(field)] = str(value)
+    return found
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from backends.core.answers import (
 )
 from backends.core.errors import InvalidInputError
 from backends.core.paging import page
-from backends.core.settings import variable_of
+from backends.core.settings import as_environment
 from backends.core.state import new_id
 from backends.verbs.observing import basis, reach
 
@@ -391,12 +391,4 @@ def benchmark_json(app: App, benchmark_id: str) -> str:
 
 def worker_env(app: App) -> dict[str, str]:
     """What the worker must see as we do, even where it came from `.env` or a default."""
-    env = {
-        variable_of("state_dir"): str(app.settings.state_dir),
-        variable_of("rehearsal"): str(app.settings.rehearsal),
-    }
-    if app.settings.base_url is not None:
-        env[variable_of("base_url")] = app.settings.base_url
-    if app.settings.api_key is not None:
-        env[variable_of("api_key")] = app.settings.api_key.get_secret_value()
-    return env
+    return as_environment(app.settings)
