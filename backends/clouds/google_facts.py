@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from backends.core.errors import ApiDisabledError, DevopsError, NotFoundError
+from backends.core.errors import ApiDisabledError, NotFoundError
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.problems import or_problem as or_problem
+from backends.core.problems import words_of as words_of
 
 if TYPE_CHECKING:
     from backends.clouds.google import GoogleCloud
@@ -137,16 +139,3 @@ async def _exists(cloud: GoogleCloud, url: str, what: str) -> bool:
     except NotFoundError:
         return False
     return True
-
-
-def words_of(value: object) -> str:
-    """An error that was met instead of a fact, in a few words."""
-    return f"{value.code}: {value.message}" if isinstance(value, DevopsError) else str(value)
-
-
-async def or_problem(asking: Any) -> Any:  # noqa: ANN401 (an awaitable; its result or its error)
-    """The result, or the error as a value, for facts without which a plan can still be made."""
-    try:
-        return await asking
-    except DevopsError as error:
-        return error
