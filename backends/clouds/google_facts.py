@@ -8,11 +8,26 @@ from typing import TYPE_CHECKING
 
 from backends.core.errors import ApiDisabledError, NotFoundError
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
-from backends.core.problems import or_problem as or_problem
-from backends.core.problems import words_of as words_of
+from backends.core.problems import or_problem, words_of
 
 if TYPE_CHECKING:
     from backends.clouds.google import GoogleCloud
+
+__all__ = [
+    "READER",
+    "SECRET_READER",
+    "account_email",
+    "account_exists",
+    "account_id",
+    "account_is_ours",
+    "disabled_apis",
+    "has_role",
+    "or_problem",
+    "private_access",
+    "refuse_disabled",
+    "secret_exists",
+    "words_of",
+]
 
 READER = "roles/storage.objectViewer"
 SECRET_READER = "roles/secretmanager.secretAccessor"  # noqa: S105 (the name of a role)
