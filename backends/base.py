@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from backends.core.operations import Operations
     from backends.core.settings import Settings
     from backends.core.state import StateDir
+    from backends.knowledge.signatures import Signature
     from backends.serving.endpoint import Endpoint
 
 # progress(done, total, message)
@@ -195,6 +196,11 @@ class Backend(abc.ABC):
             if waited + _LOOK_EVERY_S > timeout_s:
                 return status, waited
             await asyncio.sleep(_LOOK_EVERY_S)
+
+    @classmethod
+    def failure_signatures(cls) -> Sequence[Signature]:
+        """How deployments fail here besides vLLM's own ways; `diagnose` looks for them."""
+        return ()
 
     @classmethod
     def abilities(cls) -> set[str]:

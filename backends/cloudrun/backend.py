@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import SecretStr
 
@@ -40,6 +41,9 @@ from backends.core.plans import Plan, Step
 from backends.core.render import clip
 from backends.core.state import stamp
 from backends.knowledge.cloudrun import L4, RTX6000, CloudRunProfile
+
+if TYPE_CHECKING:
+    from backends.knowledge.signatures import Signature
 
 
 class CloudRunBackend(
@@ -224,6 +228,13 @@ class CloudRunBackend(
         if cut:
             answer.next_steps = [f"Cut {cut} older characters: ask for fewer lines."]
         return answer
+
+    @classmethod
+    def failure_signatures(cls) -> Sequence[Signature]:
+        """Cloud Run's own ways of failing."""
+        from backends.knowledge.cloudrun_failures import SIGNATURES
+
+        return SIGNATURES
 
     @classmethod
     def instead(cls, tool: str) -> str:

@@ -9,7 +9,7 @@ from backends.cloudrun.spec import CloudRunSpec, folder_of
 from backends.core.errors import InvalidInputError, NotFoundError
 from backends.knowledge.checkpoints import Checkpoint, find_checkpoint
 from backends.knowledge.cloudrun import CloudRunProfile
-from backends.knowledge.roofline import StepModel
+from backends.knowledge.memory import Host, plan_memory
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ def check_fit(profile: CloudRunProfile, spec: CloudRunSpec, folder: BucketFolder
     """What the deployment will have in memory.
 
     Raises:
-        InvalidInputError: The weights alone are more than the GPU holds.
+        InvalidInputError: The weights alone are more than the GPU holds, or leave nothing for
+            the KV cache.
     """
     chip = profile.reference.accelerator
     share = spec.gpu_memory_utilization or chip.default_memory_utilization.value
@@ -45,37 +46,32 @@ def check_fit(profile: CloudRunProfile, spec: CloudRunSpec, folder: BucketFolder
                 allowed="a smaller or quantised checkpoint",
             )
         return Fit(warnings=("The checkpoint is not in our tables: its fit is not predicted.",))
-    model = StepModel(chip, checkpoint, kv_cache_dtype=str(spec.kv_cache_dtype or "auto"))
-    seqs = int(spec.max_num_seqs or 256)
-    left = model.kv_cache_gib(memory_utilization=share, max_num_seqs=seqs)
-    if left <= 0:
+    loads = {"mount": "mmap", "stream": "stream", "copy": "copy"}
+    plan = plan_memory(
+        chip,
+        checkpoint,
+        max_model_len=int(spec.max_model_len or 0),
+        max_num_seqs=int(spec.max_num_seqs or 256),
+        max_num_batched_tokens=int(spec.max_num_batched_tokens or 2048),
+        kv_cache_dtype=str(spec.kv_cache_dtype or "auto"),
+        memory_utilization=share,
+        host=Host(
+            float(spec.memory_gib or profile.memory_gib),
+            load=loads[spec.load or "stream"],  # type: ignore[arg-type]
+        ),
+    )
+    change = f" Would fit: {'; '.join(plan.changes)}." if plan.changes else ""
+    if plan.kv_gib <= 0:
         raise InvalidInputError(
             "model",
-            f"takes {model.weights_gib:.1f} GiB; of {profile.hardware} vLLM may use "
-            f"{budget:.1f} GiB, so nothing is left for the KV cache (predicted).",
+            f"takes {plan.weights_gib:.1f} GiB; of {profile.hardware} vLLM may use "
+            f"{budget:.1f} GiB, so nothing is left for the KV cache (predicted).{change}",
             allowed="a smaller or quantised checkpoint, or cloudrun-rtx6000",
         )
-    length = int(spec.max_model_len or 0)
-    tokens = model.kv_capacity_tokens(
-        length,
-        memory_utilization=share,
-        max_num_seqs=seqs,
-        max_num_batched_tokens=int(spec.max_num_batched_tokens or 2048),
-    )
-    warnings: tuple[str, ...] = ()
-    if tokens < length:
-        warnings = (
-            f"The KV cache would hold {tokens} tokens, less than one request of {length} "
-            "(predicted): vLLM would refuse to start.",
-        )
-    return Fit(
-        {
-            "weights_gib_predicted": round(model.weights_gib, 2),
-            "kv_cache_gib_predicted": round(left, 2),
-            "kv_cache_tokens_predicted": tokens,
-        },
-        warnings,
-    )
+    warnings = [f"{reason} (predicted)" for reason in plan.reasons]
+    if warnings and change:
+        warnings.append(change.strip())
+    return Fit(dict(plan.facts()), tuple(warnings))
 
 
 def _checkpoint(

@@ -1,7 +1,7 @@
 """How Cloud Run deployments fail: the words, why, and what mends it.
 
 Collected 2026-11-30 from the reference articles, their repositories and codelab reports. vLLM's own
-start-up failures are in `backends.serving.startup_failures`; these are the platform's, and those
+start-up failures are in `backends.knowledge.engine_failures`; these are the platform's, and those
 that the platform shows differently. `{name}` and `{target}` are filled in.
 """
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from backends.core.errors import InvalidInputError
 from backends.knowledge.accelerators import Accelerator
 from backends.knowledge.checkpoints import GIB, Checkpoint
+from backends.knowledge.kv_cache import KvLayout, layout
 
 KV_BYTE_SIZE = {"auto": 2, "bf16": 2, "bfloat16": 2, "fp16": 2, "fp8": 1, "fp8_e4m3": 1}
 """Bytes of one cached number by vLLM's `--kv-cache-dtype`."""
@@ -27,6 +28,15 @@ VOCABULARY = 262_144
 BASE_RESERVE_GIB = 0.4
 """Activations and CUDA graphs outside weights and KV: 0.39 to 0.47 GiB in four runs on T4
 (GCE T4 article: 13.1 GiB claimed, less weights, less KV; collected 2026-11-30)."""
+
+LOGIT_BYTES = 12
+"""Bytes a sequence's logits take for each word of the vocabulary: fp32, a sorted copy and a working
+copy. Set by one log: E2B on the SageMaker L4 with 256 sequences keeps 1.18 GiB beside weights and
+KV cache, on T4 with 8 sequences 0.42 (collected 2026-11-30)."""
+
+EXPERT_BYTES_PER_WIDTH = 4
+"""Bytes an expert's output takes for each unit of the model's width: the output and the wider
+activation inside it, in bf16 (vLLM's fused_moe buffers for widths 704 of 2816; 2026-11-30)."""
 
 MIN_EFFICIENCY = 0.01
 MAX_EFFICIENCY = 1.5
@@ -212,21 +222,42 @@ class StepModel:
         *,
         memory_utilization: float | None = None,
         max_num_seqs: int = 256,
+        max_num_batched_tokens: int = 2048,
     ) -> float:
         """Memory left for the KV cache on each chip, GiB; negative if weights do not fit.
 
         Args:
             memory_utilization: vLLM's `--gpu-memory-utilization`; the accelerator's default.
             max_num_seqs: Sequences whose logits have to be held.
+            max_num_batched_tokens: Tokens of a step, whose experts' outputs have to be held.
         """
         share = memory_utilization
         if share is None:
             share = self.accelerator.default_memory_utilization.value
-        reserve_gib = 0.0
-        if self.accelerator.kind == "gpu":
-            # fp32 logits of every sequence, and a sorted copy of them while sampling.
-            reserve_gib = BASE_RESERVE_GIB + max_num_seqs * VOCABULARY * 8 / GIB
-        return self.accelerator.memory_gib.value * share - self.weights_gib - reserve_gib
+        working = self.working_gib(max_num_seqs, max_num_batched_tokens)
+        return self.accelerator.memory_gib.value * share - self.weights_gib - working
+
+    def working_gib(self, max_num_seqs: int = 256, max_num_batched_tokens: int = 2048) -> float:
+        """Memory beside weights and KV cache that vLLM finds in its profiling run, GiB a chip.
+
+        A TPU's share is in what its default utilization leaves free.
+        """
+        if self.accelerator.kind == "tpu":
+            return 0.0
+        moe = self.checkpoint
+        per_token = moe.experts_per_token * moe.attention.hidden_size * EXPERT_BYTES_PER_WIDTH
+        logits = max_num_seqs * VOCABULARY * LOGIT_BYTES
+        return BASE_RESERVE_GIB + (logits + max_num_batched_tokens * per_token) / GIB
+
+    @property
+    def kv_layout(self) -> KvLayout:
+        """How the KV cache lies on each chip."""
+        return layout(
+            self.checkpoint.attention,
+            kind=self.accelerator.kind,
+            chips=self.chips,
+            byte_size=KV_BYTE_SIZE[self.kv_cache_dtype],
+        )
 
     def kv_bytes_per_token(self, max_model_len: int, max_num_batched_tokens: int = 2048) -> float:
         """Bytes of KV cache one token of a full-length request takes on each chip.
@@ -235,17 +266,7 @@ class StepModel:
         falls with the context: 9.4 KiB for E2B at 16 384 and 4 096 batched tokens, as vLLM's own
         log shows on T4 (4.66 GiB for 519 681 tokens). On TPU every layer keeps every token.
         """
-        attention = self.checkpoint.attention
-        size = KV_BYTE_SIZE[self.kv_cache_dtype]
-        sliding: float = attention.kv_bytes_sliding(size)
-        full: float = attention.kv_bytes_full(size)
-        if self.accelerator.kind == "gpu":
-            kept = min(max_model_len, attention.window_tokens + max_num_batched_tokens)
-            sliding *= kept / max_model_len
-        # A KV head is never split: past one chip a head, chips hold copies.
-        return sliding / min(self.chips, attention.kv_heads) + full / min(
-            self.chips, attention.kv_heads_full
-        )
+        return self.kv_layout.bytes_per_token(max_model_len, max_num_batched_tokens)
 
     def kv_capacity_tokens(
         self,
@@ -256,10 +277,12 @@ class StepModel:
         max_num_batched_tokens: int = 2048,
     ) -> int:
         """Tokens the KV cache holds, as vLLM's "GPU KV cache size" line would say; 0 if none."""
-        gib = self.kv_cache_gib(memory_utilization=memory_utilization, max_num_seqs=max_num_seqs)
-        if gib <= 0:
-            return 0
-        return int(gib * GIB / self.kv_bytes_per_token(max_model_len, max_num_batched_tokens))
+        gib = self.kv_cache_gib(
+            memory_utilization=memory_utilization,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+        )
+        return self.kv_layout.tokens(gib * GIB, max_model_len, max_num_batched_tokens)
 
     def _product_flops(self, load: StepLoad) -> float:
         return 2 * self.checkpoint.parameters_billion.value * 1e9 * load.new_tokens

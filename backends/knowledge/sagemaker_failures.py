@@ -1,7 +1,7 @@
 """How SageMaker deployments fail: the words, why, and what mends it.
 
 Collected 2026-11-30 from the SageMaker L4 article and its repository. vLLM's own start-up failures
-are in `backends.serving.startup_failures`; these are the platform's, and those that have another
+are in `backends.knowledge.engine_failures`; these are the platform's, and those that have another
 cause or fix there. `{name}` and `{target}` are filled in.
 """
 

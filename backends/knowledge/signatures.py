@@ -1,37 +1,95 @@
-"""A way of failing as a value: the words it is known by, why it happens, and what mends it."""
+"""What a failure signature is: words to look for, why they appear, and what mends it.
+
+The tables are data: `engine_failures` (vLLM itself), `CONTROLPLANE_failures` (one a control plane),
+`false_signals` (alarming lines that mean nothing). `failures` brings them under one roof.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+Kind = Literal["cause", "symptom", "harmless"]
+"""cause: names a reason; symptom: what follows from one; harmless: looks bad and is not."""
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class _Known(dict[str, str]):
+    """Words for a template; what is not known reads so."""
+
+    def __missing__(self, key: str) -> str:
+        return "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One way of failing.
+    """One way of failing, or of seeming to.
 
     Args:
-        id: What it is called.
-        pattern: Searched in the words of a CLI, of a condition, of a log or of an answer.
-        cause: Why; `{target}` and `{name}` are filled in.
-        fix: What mends it; the same.
+        id: What it is called; one of its kind in all tables.
+        pattern: Searched in the words of a CLI, a condition, a log or an answer. Its named groups
+            may be used in `cause` and `fix`.
+        cause: Why.
+        fix: What mends it, as exact calls; `{target}` and `{name}` are filled in.
+        kind: Whether it names the reason, only follows from one, or means nothing.
+        source: Where it was met.
+        date: When it was collected, `YYYY-MM-DD`.
+        targets: Where it can happen; empty for anywhere.
+        before: Signatures that may match the same text and that this one wins over, each with the
+            reason.
+        hints: Literal words (lower case), one of which every match contains, so that huge logs
+            are searched quickly; empty: made from the pattern by `failures`.
     """
 
     id: str
     pattern: re.Pattern[str]
     cause: str
     fix: str
+    kind: Kind = "cause"
+    source: str = ""
+    date: str = "2026-11-30"
+    targets: tuple[str, ...] = ()
+    before: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    hints: tuple[str, ...] = ()
 
-    def explained(self, target: str, name: str) -> tuple[str, str]:
-        """Cause and fix for one deployment."""
-        facts = {"target": target, "name": name}
-        return self.cause.format(**facts), self.fix.format(**facts)
+    def explained(
+        self, target: str, name: str, found: re.Match[str] | None = None
+    ) -> tuple[str, str]:
+        """Cause and fix for one deployment.
+
+        Args:
+            target: Its target.
+            name: Its name.
+            found: Where the pattern matched, for the words it caught.
+        """
+        caught = found.groupdict() if found is not None else {}
+        words = _Known(
+            {key: value.strip().rstrip(".") for key, value in caught.items() if value is not None}
+        )
+        words |= {"target": target, "name": name}
+        return self.cause.format_map(words), self.fix.format_map(words)
 
 
-def signature(id: str, pattern: str, cause: str, fix: str) -> Signature:
-    """A signature whose pattern ignores case and reads over line ends."""
-    return Signature(id, re.compile(pattern, re.IGNORECASE | re.DOTALL), cause, fix)
+def signature(
+    id: str,
+    pattern: str,
+    cause: str,
+    fix: str,
+    *,
+    kind: Kind = "cause",
+    source: str = "",
+    date: str = "2026-11-30",
+    targets: tuple[str, ...] = (),
+    before: Mapping[str, str] = _NOTHING,
+    hints: tuple[str, ...] = (),
+) -> Signature:
+    """An entry of a table; its pattern ignores case and lets `.` cross lines."""
+    compiled = re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    return Signature(id, compiled, cause, fix, kind, source, date, targets, before, hints)
 
 
 def first_found(signatures: Sequence[Signature], words: str) -> Signature | None:

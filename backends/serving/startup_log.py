@@ -18,8 +18,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from backends.core.errors import EngineError, NotFoundError
-from backends.serving.log_lines import Clock, LogLine, strip_colours, tail_lines, take_apart
-from backends.serving.startup_failures import (
+from backends.knowledge.engine_failures import (
     DEATH,
     DEATH_ACTION,
     DEATH_CAUSE,
@@ -30,6 +29,7 @@ from backends.serving.startup_failures import (
     FailureKind,
     match_failure,
 )
+from backends.serving.log_lines import Clock, LogLine, strip_colours, tail_lines, take_apart
 from backends.serving.startup_markers import (
     ACCESS,
     EXCEPTION,

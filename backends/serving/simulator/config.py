@@ -113,7 +113,9 @@ class SimulatorConfig:
     def kv_cache_gib(self) -> float:
         """Memory left for the KV cache on each chip, GiB; negative if the weights do not fit."""
         return self.step_model().kv_cache_gib(
-            memory_utilization=self.memory_utilization, max_num_seqs=self.max_num_seqs
+            memory_utilization=self.memory_utilization,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
         )
 
     def kv_tokens(self) -> int:
