@@ -390,6 +390,20 @@ class StagesModels(Backend):
         """Run in a worker: bring what is missing, resuming where it stopped."""
 
 
+class SearchesZones(Backend):
+    """Can go through zones until one has hardware. Not an ability by itself: deploy starts it."""
+
+    @abc.abstractmethod
+    async def search(self, name: str, params: dict[str, Any], job: WorkerJob) -> dict[str, Any]:
+        """Run in a worker: ask zone after zone by the plan's rule; returns what it found.
+
+        Args:
+            name: The deployment.
+            params: What the plan's step said.
+            job: Progress out, the wish to stop in. Stopping leaves a living request alone.
+        """
+
+
 class SavesTokens(Backend):
     """Can keep a Hugging Face token where the target reads it."""
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from backends.app import App
-from backends.base import ProbesColdStart, StagesModels
-from backends.core.errors import DevopsError
+from backends.base import ProbesColdStart, SearchesZones, StagesModels
+from backends.core.errors import DevopsError, NotSupportedError
 from backends.core.state import read_json, stamp, write_json
 
 # How often progress is written down, in seconds.
@@ -123,8 +123,17 @@ async def stage(app: App, job: Job) -> dict[str, Any]:
     return await backend.stage(str(job.params["model"]), job.params.get("destination"), job)
 
 
+async def search(app: App, job: Job) -> dict[str, Any]:
+    """Go through zones until one has hardware."""
+    backend = app.backends.get(job.target)
+    if not isinstance(backend, SearchesZones):
+        raise NotSupportedError(f"{job.target} does not search zones.")
+    return await backend.search(job.name, job.params, job)
+
+
 JOBS: dict[str, Callable[[App, Job], Awaitable[dict[str, Any]]]] = {
     "benchmark": benchmark,
+    "search": search,
     "cold_start": cold_start,
     "stage_model": stage,
 }
