@@ -17,7 +17,7 @@ _REPORT_VARIABLE = "TESTS_NETWORK_REPORT"
 
 # What a process needs to run at all; all else (credentials, proxies, our own settings) is removed.
 _KEPT = frozenset({"PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "TERM", "VIRTUAL_ENV"})
-_KEPT_PREFIXES = ("PYTEST", "PYTHON", "COVERAGE", "TESTS_")
+_KEPT_PREFIXES = ("PYTEST", "PYTHON", "COVERAGE", "TESTS_", "VLLM_DEVOPS_TEST_")
 
 
 def pytest_configure() -> None:

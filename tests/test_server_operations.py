@@ -115,6 +115,30 @@ def test_a_plan_that_would_cut_a_benchmark_off_says_so_before_anybody_agrees(ben
         assert operation not in probe.tool("stop_serving", **WHERE).text
 
 
+def test_a_benchmark_whose_deployment_is_destroyed_ends_as_cancelled(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with bench.server() as probe:
+        planned = probe.tool("plan_deployment", **WHERE, model="gemma-4-E2B-it", options=QUICK)
+        probe.tool("deploy", target="local", plan_id=planned.plan_id).expect_ok()
+        assert probe.tool("wait_until_ready", target="local").ok["state"] == "ready"
+        key = "sk-0123456789abcdef"
+        operation, run = start(
+            probe, concurrency=[1, 2], requests=20, max_tokens=24, prompt=f"Say {key} twice"
+        )
+        wait_for(lambda: bench.run_json(run).get("levels"), 20)
+        plan = probe.tool("destroy", **WHERE)
+        destroyed = probe.tool("destroy", **WHERE, plan_id=plan.plan_id).ok
+        assert destroyed["done"][0] == f"benchmark {operation}: cancelled"
+        assert probe.tool("get_operation", operation_id=operation).ok["state"] == "cancelled"
+        assert gone(bench.worker(operation))
+    kept = bench.run_json(run)
+    assert kept["state"] == "cancelled"
+    assert kept["levels"][0]["requests"] == 20
+    # A prompt stays on disk with its run, so what looks like a credential in it does not.
+    assert kept["spec"]["prompt"] == "Say sk-*** twice"
+    assert not [path for path in tmp_path.rglob("*.json") if key in path.read_text()]
+
+
 def test_cancelling_stops_it_soon_and_keeps_what_was_measured(bench: Bench) -> None:
     with bench.server() as probe:
         operation, run = start(probe, concurrency=[1, 2, 4], requests=12, max_tokens=24)
@@ -152,7 +176,10 @@ def test_a_worker_that_was_killed_is_a_failed_operation_with_a_reason(bench: Ben
         (item,) = [
             item for item in probe.tool("get_benchmarks").ok["items"] if item["benchmark_id"] == run
         ]
-        assert item["state"] != "succeeded"
+        assert item["state"] == "failed"
+        shown = probe.tool("get_benchmarks", benchmark_ids=[run]).ok
+        assert ": failed, " in shown["summary"]
+        assert any("died without a word" in said for said in shown["warnings"])
 
 
 def test_a_benchmark_of_an_endpoint_that_dies_fails_with_the_reason_and_the_log(

@@ -35,6 +35,7 @@ from backends.core.state import new_id, write_text
 from backends.serving.comparison import comparison_markdown
 from backends.serving.endpoint import Endpoint
 from backends.serving.outputs import FORMS, check_form, read_run, write_report, write_vllm_bench
+from backends.serving.refusals import mask
 from backends.serving.report import run_markdown
 from backends.serving.run_record import levels_csv, levels_file
 from backends.serving.runs import RUN_FILE, BenchmarkRun, BenchmarkSpec
@@ -204,9 +205,10 @@ _LISTS: Mapping[str, Callable[[str], object]] = {
 
 
 def _spec(asked: argparse.Namespace) -> BenchmarkSpec:
-    return BenchmarkSpec.asked(
-        {name: value for name, value in vars(asked).items() if name in _FIELDS}
-    )
+    given = {name: value for name, value in vars(asked).items() if name in _FIELDS}
+    if "prompt" in given:  # it is written down with the run
+        given["prompt"] = mask(given["prompt"], [os.environ.get(asked.api_key_env, "")])
+    return BenchmarkSpec.asked(given)
 
 
 _FIELDS = {*OPTION_NAMES, "levels", "requests_per_level", "max_tokens", "label"}

@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from backends.core.masking import mask
 from backends.serving.slo import FORM, Bound, parse_slo
 
 MAX_CONCURRENCY = 4096
@@ -85,7 +86,10 @@ class BenchmarkSpec(BaseModel):
         "tasks; file: dataset_path",
     )
     prompt: str | None = Field(
-        None, min_length=1, description="the fixed prompt; None: a built-in one of about 60 tokens"
+        None,
+        min_length=1,
+        description="the fixed prompt; None: a built-in one of about 60 tokens. It is kept with "
+        "the run, so what looks like a credential in it is masked, and sent so",
     )
     prompt_tokens: int = Field(
         256,
@@ -176,6 +180,11 @@ class BenchmarkSpec(BaseModel):
         if len(set(contexts or ())) != len(contexts or ()):
             raise ValueError("a context may appear only once")
         return contexts
+
+    @field_validator("prompt")
+    @classmethod
+    def _prompt_holds_no_credential(cls, prompt: str | None) -> str | None:
+        return prompt and mask(prompt)
 
     @field_validator("slo", mode="before")
     @classmethod

@@ -17,6 +17,7 @@ from backends.core.errors import (
     InvalidInputError,
     PlanError,
 )
+from backends.core.operations import Operation
 from backends.core.plans import Plan, StoredPlan, Verb, run_steps
 from backends.core.script import shell_script
 from backends.core.settings import Confirm
@@ -114,12 +115,33 @@ async def plan_destroy(app: App, target: str, name: str) -> PlanAnswer:
 async def _kept(app: App, plan: Plan) -> PlanAnswer:
     """Keep a plan that ends something, with what is at work on it among the warnings."""
     cut_off = [
-        f"{operation.kind} {operation.id} is running on it and would be cut off."
-        for operation in await asyncio.to_thread(app.operations.all)
-        if not operation.finished and (operation.target, operation.name) == (plan.target, plan.name)
+        f"{operation.kind} {operation.id} is running on it and would be cancelled."
+        for operation in await _at_work_on(app, plan)
     ]
     plan = plan.model_copy(update={"warnings": [*cut_off, *plan.warnings]})
     return app.plans.keep(plan).answer()
+
+
+async def _at_work_on(app: App, plan: Plan) -> list[Operation]:
+    return [
+        operation
+        for operation in await asyncio.to_thread(app.operations.all)
+        if not operation.finished and (operation.target, operation.name) == (plan.target, plan.name)
+    ]
+
+
+async def _cancel_work_on(app: App, plan: Plan) -> list[str]:
+    """Cancel what is at work on a deployment that ends; returns what was done, in words.
+
+    Left to itself a benchmark would go on to measure how a server that is gone fails.
+    """
+    ended = await asyncio.gather(
+        *(
+            asyncio.to_thread(app.operations.cancel, operation.id)
+            for operation in await _at_work_on(app, plan)
+        )
+    )
+    return [f"{operation.kind} {operation.id}: {operation.state}" for operation in ended]
 
 
 async def run_destructive(
@@ -142,7 +164,9 @@ async def run_destructive(
     stored = app.plans.find(plan_id, verb, target, name)
     fresh = await _again(stored, _plan_again(backend, verb, name))
     _check_agreed(ctx, app, verb, approval)
-    return await _run(app, cast("RunsPlans", backend), stored, fresh)
+    cancelled = await _cancel_work_on(app, fresh)
+    changed = await _run(app, cast("RunsPlans", backend), stored, fresh)
+    return changed.model_copy(update={"done": [*cancelled, *changed.done]})
 
 
 async def question(

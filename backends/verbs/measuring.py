@@ -25,7 +25,8 @@ from backends.verbs.observing import basis, reach
 if TYPE_CHECKING:
     from backends.app import App
     from backends.base import Backend
-    from backends.serving.runs import BenchmarkRun
+    from backends.core.operations import Operation
+    from backends.serving.runs import BenchmarkRun, RunState
     from backends.serving.spec import BenchmarkSpec
     from backends.serving.store import BenchmarkStore
 
@@ -58,7 +59,7 @@ async def run_benchmark(
         "requests_per_level": requests,
         "max_tokens": max_tokens,
         "prompt_tokens": prompt_tokens,
-        "prompt": prompt,
+        "prompt": prompt and _without_key(app, prompt),
         "label": f"{target}/{name}",
         "target": target,
         "deployment": name,
@@ -96,6 +97,14 @@ async def run_benchmark(
             f"get_benchmarks(benchmark_ids=[{benchmark_id!r}])",
         ],
     )
+
+
+def _without_key(app: App, prompt: str) -> str:
+    """Mask the API key in a prompt, which stays on disk with the run."""
+    from backends.serving.refusals import mask
+
+    key = app.settings.api_key
+    return prompt if key is None else mask(prompt, [key.get_secret_value()])
 
 
 def _check_options(options: Mapping[str, object]) -> None:
@@ -183,6 +192,7 @@ def _list(app: App, target: str | None, limit: int, cursor: str | None) -> Bench
     from backends.serving.store import BenchmarkStore
 
     found = BenchmarkStore(app.state.benchmarks).list_runs()
+    ends = _ends(app) if any(run.state == "running" for run in found.runs) else {}
     runs = [run for run in found.runs if target is None or run.target == target]
     items, next_cursor = page(runs, limit, cursor)
     bad = found.problems
@@ -195,7 +205,11 @@ def _list(app: App, target: str | None, limit: int, cursor: str | None) -> Bench
                 target=run.target,
                 name=run.deployment,
                 model=run.model,
-                state="silent" if run.silent else run.state,
+                state=ends[run.id].state
+                if run.state == "running" and run.id in ends
+                else "silent"
+                if run.silent
+                else run.state,
                 started_at=run.created_at,
                 levels=", ".join(run.loads) or "none",
                 mode=None if run.mode == "levels" else run.mode,
@@ -220,8 +234,27 @@ def _show(app: App, ids: list[str]) -> BenchmarkAnswer:
     from backends.serving.store import BenchmarkStore
 
     store = BenchmarkStore(app.state.benchmarks)
-    runs = [store.load(benchmark_id) for benchmark_id in ids]
+    runs = [_as_it_ended(app, store.load(benchmark_id)) for benchmark_id in ids]
     return _one(store, runs[0]) if len(runs) == 1 else _several(store, runs)
+
+
+def _ends(app: App) -> dict[str, Operation]:
+    """The operations of benchmarks that have come to an end, by the benchmark's id."""
+    return {
+        str(operation.params["benchmark_id"]): operation
+        for operation in app.operations.all()
+        if operation.finished and "benchmark_id" in operation.params
+    }
+
+
+def _as_it_ended(app: App, run: BenchmarkRun) -> BenchmarkRun:
+    """A run whose worker died before it could write its end down, with that end."""
+    end = _ends(app).get(run.id) if run.state == "running" else None
+    if end is None:
+        return run
+    state: RunState = "cancelled" if end.state == "cancelled" else "failed"
+    why = str(end.status.get("error") or "The worker ended before the run did.")
+    return run.model_copy(update={"state": state, "state_reason": why, "current": None})
 
 
 def _one(store: BenchmarkStore, run: BenchmarkRun) -> BenchmarkAnswer:
