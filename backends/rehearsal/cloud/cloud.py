@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from backends.rehearsal.cloud.compute.life import Life
     from backends.rehearsal.cloud.faults import FaultBook
     from backends.rehearsal.cloud.identity import Identity
     from backends.rehearsal.cloud.log_store import LogStore
@@ -32,6 +33,7 @@ class Cloud:
         idle_s: Seconds without a request after which an instance is stopped.
         fleet: Instances of Cloud Run revisions.
         slices: TPU requests and nodes.
+        life: Virtual machines of Compute Engine.
         renew: Told to start from nothing (True: an empty project), when the project is reset.
     """
 
@@ -45,6 +47,7 @@ class Cloud:
     idle_s: float
     fleet: Fleet = field(init=False)
     slices: Slices = field(init=False)
+    life: Life = field(init=False)
     renew: list[Callable[[bool], None]] = field(default_factory=list)
 
     def after(self, seconds: float) -> float:

@@ -118,8 +118,8 @@ async def serve(options: ServerOptions) -> None:
     _on_signals(stop)
     sock = _bind(options.port)
     await door.open(sock)
-    fleet.resume()
-    cloud.slices.resume()
+    for part in (fleet, cloud.slices, cloud.life):
+        part.resume()
     background = [
         asyncio.create_task(fleet.reap(), name="reap"),
         asyncio.create_task(_keep_saved(world, world_file), name="save"),
@@ -134,7 +134,7 @@ async def serve(options: ServerOptions) -> None:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         cloud.faults.clear()
-        await services.close()
+        await asyncio.gather(services.close(), cloud.life.close())
         await fleet.stop_all()
         await endpoints.close()
         await door.close()

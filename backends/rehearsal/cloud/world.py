@@ -58,8 +58,8 @@ class World:
     """The state of the rehearsed project; all of it is JSON.
 
     Keys of dictionaries are resource names, for Cloud Run `region/name`. `options` are small
-    circumstances of Compute Engine: `compute_quotas` (by region and metric), `serial` (the
-    console's text), `insert_error` (of an instance).
+    circumstances of Compute Engine: `compute_quotas` (by region, `global` or `*`, and metric),
+    `serial` (the console's text), `insert_error` (of an instance).
     """
 
     project: str = PROJECT
@@ -82,6 +82,9 @@ class World:
     subnets: dict[str, Json] = field(default_factory=dict)
     instances: dict[str, Json] = field(default_factory=dict)
     disks: dict[str, Json] = field(default_factory=dict)
+    serials: dict[str, str] = field(default_factory=dict)
+    firewalls: dict[str, Json] = field(default_factory=dict)
+    routers: dict[str, Json] = field(default_factory=dict)
     project_metadata: Json = field(default_factory=dict)
     queued_resources: dict[str, Json] = field(default_factory=dict)
     nodes: dict[str, Json] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Compute Engine as it is played: places, networks, disks, and machines that live in its order."""
