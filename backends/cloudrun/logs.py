@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,8 @@ class Sight:
         served_at: When a request was last answered, 0: not seen.
         problem: Why the logs could not be read; empty if they could.
         trouble: What the platform itself says went wrong; empty if nothing.
+        before: How the instance before it failed or what it waited for, where the newest has not
+            said anything of that kind yet; empty if nothing.
     """
 
     progress: StartupProgress
@@ -91,6 +93,7 @@ class Sight:
     began_at: float = 0.0
     problem: str = ""
     trouble: str = ""
+    before: str = ""
 
     @property
     def ready_at(self) -> float:
@@ -227,18 +230,28 @@ class LogReader:
                 kept.progress if kept else StartupProgress(),
                 problem=f"{error.code}: {error.message}",
             )
-        sight = _seen(entries)
+        sight = newest_sight(entries)
         self._sights[key] = (time.monotonic() + _LOOK_EVERY_S, sight)
         return sight
 
 
-def _seen(entries: Sequence[Entry]) -> Sight:
-    """The newest instance's start, read from the entries of all instances."""
-    instances = [entry.instance for entry in entries if entry.instance]
-    newest = instances[-1] if instances else ""
-    own = [entry for entry in entries if entry.instance in (newest, "")]
-    if newest:
-        first = next(index for index, entry in enumerate(own) if entry.instance == newest)
+def newest_sight(entries: Sequence[Entry]) -> Sight:
+    """The newest instance's start, and what the one before it said, from all their entries."""
+    instances = list(dict.fromkeys(entry.instance for entry in entries if entry.instance))
+    newest = _seen_of(entries, instances[-1] if instances else "")
+    if len(instances) < 2 or newest.progress.settled or newest.progress.notice or newest.trouble:
+        return newest
+    earlier = _seen_of(entries, instances[-2]).progress
+    if earlier.failure is not None:
+        return replace(newest, before="\n".join(earlier.failure.lines))
+    # What it once waited for is over when it was ready after all.
+    return replace(newest, before=earlier.notice if earlier.ready_after_s is None else "")
+
+
+def _seen_of(entries: Sequence[Entry], instance: str) -> Sight:
+    own = [entry for entry in entries if entry.instance in (instance, "")]
+    if instance:
+        first = next(index for index, entry in enumerate(own) if entry.instance == instance)
         own = own[first:]
     if not own:
         return Sight(StartupProgress())

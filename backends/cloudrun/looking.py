@@ -306,7 +306,13 @@ class CloudRunLooking(Backend):
             checks.append(said("APIs", not off, fix if off else "those needed are enabled"))
         except NotSetUpError as error:
             # Nothing is wrong with a cloud that nobody wants to use.
-            checks.append(said("not set up", True, f"{error.message} {error.next_action}"))
+            checks.append(
+                Check(
+                    name=self.target,
+                    state="not set up",
+                    detail=f"{error.message} {error.next_action}",
+                )
+            )
         except DevopsError as error:
             checks.append(said("access", False, f"{error.message} {error.next_action}"))
         return checks

@@ -171,8 +171,12 @@ def _starting(
         ),
         "",
     )
-    warnings = tuple(filter(None, (sight.problem, progress.notice, sight.trouble, waits_for)))
-    found = signature_of("\n".join(warnings)) if warnings else None
+    said = (progress.notice, sight.trouble, waits_for, sight.before)
+    found = signature_of(*said)
+    before = f"An instance before this one said: {sight.before}" if sight.before else ""
+    warnings = tuple(
+        filter(None, (sight.problem, progress.notice, sight.trouble, waits_for, before))
+    )
     return Judgement(
         "starting",
         f"{who}: {phase}{detail}{seconds}{_served_words(service)}",
@@ -192,13 +196,12 @@ def _failed(profile: CloudRunProfile, service: RunService, sight: Sight) -> Judg
     said = trouble.message.partition("\n\nLogs URL")[0] if trouble else "It gives no reason."
     failure = sight.progress.failure
     lines = "\n".join(failure.lines) if failure else ""
-    # The engine's words say more than the platform's "failed to start and listen".
-    own = (lines, sight.progress.notice, sight.trouble)
+    # The engine's words say more than the platform's "failed to start and listen", and those of an
+    # instance before more than the silence of one that was just started again.
+    own = (lines, sight.progress.notice, sight.trouble, sight.before)
     last = "" if failure is not None else "\n".join(sight.progress.last_lines)
-    found = next(filter(None, map(signature_of, (*own, last))), None)
-    if found is None or found.id == "probe_killed":
-        found = signature_of(said) or found
-    if failure is not None and (found is None or found.id == "probe_killed"):
+    found = signature_of(*own, last, said)
+    if failure is not None and (found is None or found.kind == "symptom"):
         cause, fix = failure.cause, failure.next_action
     elif found is not None:
         cause, fix = found.explained(profile.target, service.name)

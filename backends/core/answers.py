@@ -161,10 +161,14 @@ class Phase(Part):
 
 
 class Check(Part):
-    """One thing looked at: what was found."""
+    """One thing looked at: what was found.
+
+    `ok` is absent where there is nothing to judge: then `state` says why.
+    """
 
     name: str
-    ok: bool
+    ok: bool | None = None
+    state: Literal["not set up"] | None = None
     detail: str
     duration_ms: float | None = None
 

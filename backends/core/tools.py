@@ -197,6 +197,9 @@ class StrictServer(MCPServer[None]):
         unknown = sorted(set(arguments) - set(self._arguments[name]))
         if unknown:
             return _error_result(_not_arguments(name, unknown, self._arguments[name]))
+        empty = sorted(key for key, value in arguments.items() if value == "")
+        if empty:
+            return _error_result(_empty(name, empty))
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
@@ -209,6 +212,12 @@ class StrictServer(MCPServer[None]):
 
     async def read_resource(self, uri: Any, context: Context[Any, Any] | None = None) -> Any:  # noqa: ANN401 (the SDK's own types)
         """Read a resource; a refusal reaches the client whole, as that of a tool does."""
+        if len(str(uri)) > _MAX_URI_CHARS:
+            # The SDK would repeat it whole in its refusal.
+            raise ResourceNotFoundError(
+                f"There is no such resource: no address here is longer than {_MAX_URI_CHARS} "
+                f"characters, and this one has {len(str(uri))}."
+            )
         try:
             return await super().read_resource(uri, context)
         except UnexpectedResourceError as error:
@@ -417,6 +426,14 @@ def _not_arguments(tool: str, unknown: list[str], arguments: list[str]) -> Devop
         names,
         f"{tool} has no such argument; nothing was done.",
         allowed=", ".join(arguments) or "none",
+    )
+
+
+def _empty(tool: str, empty: list[str]) -> DevopsError:
+    return InvalidInputError(
+        ", ".join(empty),
+        f"{tool} was not called: an empty text says nothing.",
+        next_action=f"Leave out {', '.join(empty)} for the default, or give a value.",
     )
 
 

@@ -7,7 +7,7 @@ that the platform shows differently. `{name}` and `{target}` are filled in.
 
 from __future__ import annotations
 
-from backends.knowledge.signatures import Signature, first_found, signature
+from backends.knowledge.signatures import Signature, most_telling, signature
 
 # The first that matches counts.
 SIGNATURES: tuple[Signature, ...] = (
@@ -55,15 +55,6 @@ SIGNATURES: tuple[Signature, ...] = (
         "The project has no GPU quota in this region.",
         "Request it at g.co/cloudrun/gpu-quota under the name find_capacity(target='{target}') "
         "gives, or take a region that has it.",
-    ),
-    signature(
-        "probe_killed",
-        r"STARTUP \w+ probe failed|startup probe.*(?:failed|timed out)"
-        r"|failed to start and listen on the port",
-        "The container did not answer its startup probe in time: loading takes longer than the "
-        "probe waits, or the engine failed.",
-        "Read get_logs(target='{target}', name='{name}') for the engine's own words; if it was "
-        "still loading, raise the probe's failure threshold (10 or more).",
     ),
     signature(
         "host_memory",
@@ -149,9 +140,19 @@ SIGNATURES: tuple[Signature, ...] = (
         "Cloud Run has no free GPU of this kind in the region now.",
         "Try another region (find_capacity(target='{target}')), or later.",
     ),
+    signature(
+        "probe_killed",
+        r"STARTUP \w+ probe failed|startup probe.*(?:failed|timed out)"
+        r"|failed to start and listen on the port",
+        "The container did not answer its startup probe in time: loading takes longer than the "
+        "probe waits, or the engine failed.",
+        "Read get_logs(target='{target}', name='{name}') for the engine's own words; if it was "
+        "still loading, raise the probe's failure threshold (10 or more).",
+        kind="symptom",
+    ),
 )
 
 
-def signature_of(words: str) -> Signature | None:
-    """The first signature found in some words, or None."""
-    return first_found(SIGNATURES, words)
+def signature_of(*words: str) -> Signature | None:
+    """What explains these texts of one failure best, or None; see `most_telling`."""
+    return most_telling(SIGNATURES, *words)

@@ -95,3 +95,22 @@ def signature(
 def first_found(signatures: Sequence[Signature], words: str) -> Signature | None:
     """The first signature whose pattern is in some words, or None."""
     return next((item for item in signatures if item.pattern.search(words)), None)
+
+
+def most_telling(signatures: Sequence[Signature], *words: str) -> Signature | None:
+    """The signature that explains most, or None.
+
+    Args:
+        signatures: The table; the first that matches a text counts for it.
+        words: Texts of one failure, from the one that knows most to the one that knows least, e.g.
+            the engine's last words, then what the platform says. What only follows from a cause
+            gives way to a cause, though that stands in a later text.
+    """
+    causes = [item for item in signatures if item.kind == "cause"]
+    others = [item for item in signatures if item.kind != "cause"]
+    for table in (causes, others):
+        for text in words:
+            found = first_found(table, text)
+            if found is not None:
+                return found
+    return None

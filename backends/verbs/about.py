@@ -77,10 +77,11 @@ async def help_about(app: App, topic: str, target: str | None) -> Help:
         ]
     elif topic == "doctor":
         answer.doctor = await doctor(app, targets)
-        bad = [check.name for check in answer.doctor if not check.ok]
+        bad = [check.name for check in answer.doctor if check.ok is False]
+        absent = [check.name for check in answer.doctor if check.state == "not set up"]
         answer.summary = (
             f"Needs attention: {', '.join(bad)}." if bad else "Everything looked at is well."
-        )
+        ) + (f" Not set up, so not looked at: {', '.join(absent)}." if absent else "")
     else:
         answer.error_codes = error_codes()
         answer.summary = "Codes of tool errors; each comes with a cause and a next_action."
@@ -182,8 +183,11 @@ async def doctor(app: App, targets: tuple[str, ...]) -> list[Check]:
     ]
     for cli, purpose in (("gcloud", "Google Cloud targets"), ("aws", "SageMaker")):
         found = shutil.which(cli)
-        detail = found or f"not on PATH; needed for {purpose} only"
-        checks.append(Check(name=cli, ok=True, detail=detail))
+        if found:
+            checks.append(Check(name=cli, ok=True, detail=found))
+        else:
+            absent = f"not on PATH; needed for {purpose} only"
+            checks.append(Check(name=cli, state="not set up", detail=absent))
     lists = await asyncio.gather(*(app.backends.get(name).doctor() for name in targets))
     return checks + [check for found_checks in lists for check in found_checks]
 

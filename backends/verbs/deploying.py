@@ -36,7 +36,8 @@ DEFAULT_NAME = "gemma4"
 class Approval(BaseModel):
     """A person's answer to whether something destructive may run."""
 
-    approve: bool = Field(description="Yes, do it.")
+    # Strict: "yes", "on" or 1 is no answer of the form that was asked for.
+    approve: bool = Field(strict=True, description="Yes, do it.")
 
 
 class Request(BaseModel):

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from backends.core.answers import (
@@ -18,6 +18,7 @@ from backends.core.answers import (
     Health,
     LogsAnswer,
     MetricsAnswer,
+    ModelEntry,
     ModelFacts,
     ModelList,
     NotAsked,
@@ -149,6 +150,7 @@ async def list_models(
         found = Found(await backend.models(), [], [])
     else:
         found = await _gather(able, lambda t: cast("HasModels", app.backends.get(t)).models())
+        found = replace(found, items=_once(found.items))
     left_out = {entry.target for entry in (*found.silent, *found.not_set_up)}
     asked = [name for name in ((target,) if target else able) if name not in left_out]
     items, next_cursor = page(found.items, limit, cursor)
@@ -169,6 +171,11 @@ async def list_models(
         not_set_up=found.not_set_up,
         next_steps=["list_models(inspect=...) for what a folder or id really is"],
     )
+
+
+def _once(entries: Sequence[ModelEntry]) -> list[ModelEntry]:
+    """The entries without repetitions: every target lists the same catalogue."""
+    return list({entry.model_dump_json(): entry for entry in entries}.values())
 
 
 async def get_status(app: App, target: str, name: str | None, *, detail: bool) -> Status:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from backends.cloudrun.logs import Sight
 from backends.cloudrun.services import Condition, Share
 from backends.cloudrun.state import judge
 from backends.knowledge.cloudrun import L4
@@ -110,6 +111,39 @@ def test_the_engines_own_words_explain_more_than_the_platforms() -> None:
     assert "memory is full" in judged.cause
     assert judged.error is not None
     assert "failed to start and listen" in judged.error
+
+
+PROBE = "STARTUP HTTP probe failed 10 times consecutively for container gemma4-1 on port 8000."
+LIMITED = (
+    "HTTP Error 429 thrown while requesting HEAD https://huggingface.co/google/gemma-4-E2B-it",
+    "Rate limited. Waiting 253.0s before retry [Retry 1/5].",
+)
+
+
+@pytest.mark.parametrize("ready", [None, False])
+@pytest.mark.parametrize(
+    "told",
+    [
+        sight([*STARTING, *LIMITED], last_at=NOW, trouble=PROBE),
+        sight(STARTING, last_at=NOW, trouble=PROBE, before=LIMITED[1]),
+        sight(last_at=NOW, before=LIMITED[1]),
+    ],
+    ids=["said by this instance", "said by the one before", "the new one is silent"],
+)
+def test_what_the_log_waited_for_explains_more_than_the_probe(
+    ready: bool | None, told: Sight
+) -> None:
+    failed = service(
+        ready=ready,
+        reconciling=ready is None,
+        ready_revision="",
+        conditions=(Condition("Ready", ready, "", PROBE),),
+    )
+    judged = judge(L4, failed, told, NOW)
+    assert judged.state == ("failed" if ready is False else "starting")
+    assert judged.cause is not None
+    assert "Hugging Face limits requests" in judged.cause
+    assert "Rate limited" in (judged.error or "") + " ".join(judged.warnings)
 
 
 def test_a_probe_that_gives_up_on_a_loading_model_says_so() -> None:
