@@ -213,7 +213,18 @@ def test_in_the_modern_era_an_answer_does_not_fit_another_deployment(state_dir: 
 
 
 @pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("content", [None, {}, {"approve": None}, {"approve": "perhaps"}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        {},
+        {"approve": None},
+        {"approve": "perhaps"},
+        {"approve": "yes"},
+        {"approve": "true"},
+        {"approve": 1},
+    ],
+)
 def test_an_answer_in_another_form_is_no_yes_and_says_what_to_do(
     state_dir: Path, era: Era, content: dict[str, Any] | None
 ) -> None:

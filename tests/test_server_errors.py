@@ -12,8 +12,11 @@ from typing import NoReturn
 import pytest
 
 from backends.cloudrun.backend import CloudRunBackend
+from backends.clouds.google import GoogleCloud
 from backends.core import tools
+from backends.core.answers import ModelEntry
 from backends.core.errors import CapacityError, NotSetUpError, StepFailedError
+from backends.knowledge.model_files import catalogue
 from backends.local import LocalBackend
 from tests.support.clients import connected, make_app
 from tests.support.probe import ERAS, Era
@@ -105,6 +108,38 @@ async def test_targets_that_cannot_be_asked_for_models_hide_none_of_the_others(
         assert any(item["where"] == "catalogue" for item in listed["items"])
         assert listed[field] == [{"target": "cloudrun-l4", "error": error}]
         assert named.is_error, "one that is asked for by name is an error"
+
+
+async def test_the_catalogue_that_every_target_has_is_listed_once(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def models(self: CloudRunBackend) -> list[ModelEntry]:
+        return [*catalogue(), ModelEntry(id="gs://b/gemma", where="bucket")]
+
+    monkeypatch.setattr(CloudRunBackend, "models", models)
+    app = make_app(state_dir, targets=("cloudrun-l4", "cloudrun-rtx6000", "local"))
+    async with connected(app) as caller:
+        items = (await caller.tool("list_models", limit=100)).ok["items"]
+    listed = [item["id"] for item in items if item["where"] == "catalogue"]
+    assert listed == [entry.id for entry in catalogue()]
+    assert [item["id"] for item in items if item["where"] == "bucket"] == ["gs://b/gemma"]
+
+
+async def test_the_doctor_calls_what_nobody_set_up_neither_well_nor_ill(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def not_set_up(self: GoogleCloud) -> NoReturn:
+        raise NotSetUpError("No project is set.", next_action="Set one.")
+
+    monkeypatch.setattr(GoogleCloud, "project", not_set_up)
+    async with connected(make_app(state_dir, targets=("cloudrun-l4", "local"))) as caller:
+        told = (await caller.tool("get_help", topic="doctor")).ok
+    (check,) = [item for item in told["doctor"] if item["name"] == "cloudrun-l4"]
+    assert check["state"] == "not set up"
+    assert "ok" not in check
+    assert "Set one." in check["detail"]
+    assert "Not set up, so not looked at: " in told["summary"]
+    assert "Needs attention" not in told["summary"]
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -16,11 +16,21 @@ from tests.support.reply import Reply
 # What somebody might paste into the wrong argument. It must not come back, nor be logged.
 SECRET = "hf_SuperSecretTokenThatNobodyMaySee"
 
+# A target for the tools that only clouds have. What is refused here is refused before it is asked.
+CLOUD = "cloudrun-l4"
+ON_OFFER = (CLOUD, "local")
+
 # The arguments without which a call of the tool would be refused anyway.
 NEEDED: dict[str, dict[str, Any]] = {
     "get_help": {},
     "list_deployments": {},
     "list_models": {},
+    "find_capacity": {"target": CLOUD},
+    "stage_model": {"target": CLOUD, "model": "google/gemma-4-E2B-it"},
+    "save_hf_token": {"target": CLOUD},
+    "update_scaling": {"target": CLOUD, "name": "demo"},
+    "shift_traffic": {"target": CLOUD, "name": "demo", "to": "candidate"},
+    "probe_cold_start": {"target": CLOUD, "name": "demo"},
     "plan_deployment": {"target": "local"},
     "deploy": {"target": "local"},
     "wait_until_ready": {"target": "local"},
@@ -53,8 +63,42 @@ WRONG: list[tuple[str, str, Any]] = [
     ("list_models", "inspect", ""),
     ("list_models", "limit", SECRET),
     ("list_models", "cursor", SECRET),
+    ("find_capacity", "target", SECRET),
+    ("find_capacity", "place", [SECRET]),
+    ("find_capacity", "place", ""),
+    ("find_capacity", "limit", SECRET),
+    ("find_capacity", "cursor", SECRET * 3),
+    ("stage_model", "target", SECRET),
+    ("stage_model", "model", ""),
+    ("stage_model", "model", SECRET * 20),
+    ("stage_model", "destination", [SECRET]),
+    ("stage_model", "destination", ""),
+    ("stage_model", "commands_only", SECRET),
+    ("save_hf_token", "target", SECRET),
+    ("save_hf_token", "file", SECRET),
+    ("save_hf_token", "file", [SECRET]),
+    ("update_scaling", "target", SECRET),
+    ("update_scaling", "name", SECRET * 3),
+    ("update_scaling", "min_instances", -1),
+    ("update_scaling", "max_instances", 0),
+    ("update_scaling", "instances", 101),
+    ("update_scaling", "instances", 0),
+    ("update_scaling", "automatic", SECRET),
+    ("shift_traffic", "target", SECRET),
+    ("shift_traffic", "name", SECRET * 3),
+    ("shift_traffic", "to", SECRET * 5),
+    ("shift_traffic", "percent", 101),
+    ("shift_traffic", "percent", SECRET),
+    ("shift_traffic", "check", SECRET),
+    ("probe_cold_start", "target", SECRET),
+    ("probe_cold_start", "name", SECRET * 3),
     ("plan_deployment", "target", SECRET),
     ("plan_deployment", "target", 7),
+    ("plan_deployment", "model", ""),
+    ("plan_deployment", "name", ""),
+    ("plan_deployment", "options", ""),
+    ("plan_deployment", "options", {"profile": ""}),
+    ("deploy", "model", ""),
     ("plan_deployment", "name", SECRET * 3),
     ("plan_deployment", "name", SECRET),
     ("plan_deployment", "name", "-demo"),
@@ -162,7 +206,7 @@ async def call(caller: Caller, tool: str, argument: str, value: object) -> Reply
 
 
 async def test_every_tool_and_every_argument_is_in_these_tables(state_dir: Path) -> None:
-    async with connected(make_app(state_dir)) as caller:
+    async with connected(make_app(state_dir, targets=ON_OFFER)) as caller:
         tools = (await caller.client.list_tools()).tools
     assert {tool.name for tool in tools} == set(NEEDED)
     for tool in tools:
@@ -176,7 +220,7 @@ async def test_every_tool_and_every_argument_is_in_these_tables(state_dir: Path)
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_every_tool_refuses_an_unknown_argument_by_name(state_dir: Path, era: Era) -> None:
-    async with connected(make_app(state_dir), era) as caller:
+    async with connected(make_app(state_dir, targets=ON_OFFER), era) as caller:
         for tool, needed in NEEDED.items():
             reply = await call(caller, tool, "dry_runn", SECRET)
             check_refused(reply, "dry_runn")
@@ -191,7 +235,7 @@ async def test_every_tool_refuses_an_unknown_argument_by_name(state_dir: Path, e
 async def test_every_tool_refuses_a_wrong_value_by_name_without_echoing_it(
     state_dir: Path, era: Era, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    async with connected(make_app(state_dir), era) as caller:
+    async with connected(make_app(state_dir, targets=ON_OFFER), era) as caller:
         for tool, argument, value in WRONG:
             reply = await call(caller, tool, argument, value)
             try:
@@ -205,7 +249,7 @@ async def test_every_tool_refuses_a_wrong_value_by_name_without_echoing_it(
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_every_tool_names_a_missing_required_argument(state_dir: Path, era: Era) -> None:
-    async with connected(make_app(state_dir), era) as caller:
+    async with connected(make_app(state_dir, targets=ON_OFFER), era) as caller:
         for tool, needed in NEEDED.items():
             for argument in needed:
                 left = {key: value for key, value in needed.items() if key != argument}
@@ -217,22 +261,23 @@ async def test_every_tool_names_a_missing_required_argument(state_dir: Path, era
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_an_unknown_target_is_refused_with_those_on_offer(state_dir: Path, era: Era) -> None:
-    async with connected(make_app(state_dir), era) as caller:
+    async with connected(make_app(state_dir, targets=ON_OFFER), era) as caller:
         for tool, needed in NEEDED.items():
             if "target" not in needed:
                 continue
             reply = await call(caller, tool, "target", "cloudrun-h100")
             check_refused(reply, "target")
             assert "local" in reply.text
+            assert CLOUD in reply.text
 
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_an_unknown_deployment_is_refused_and_list_deployments_offered(
     state_dir: Path, era: Era
 ) -> None:
-    async with connected(make_app(state_dir), era) as caller:
+    async with connected(make_app(state_dir, targets=ON_OFFER), era) as caller:
         for tool, needed in NEEDED.items():
-            if "target" not in needed or tool in {"plan_deployment", "deploy"}:
+            if needed.get("target") != "local" or tool in {"plan_deployment", "deploy"}:
                 continue
             reply = await call(caller, tool, "name", "nobody")
             assert reply.error["code"] == "not_found", reply.text
@@ -244,7 +289,7 @@ async def test_an_unknown_deployment_is_refused_and_list_deployments_offered(
 
 
 async def test_a_name_left_out_with_nothing_deployed_says_how_to_begin(state_dir: Path) -> None:
-    async with connected(make_app(state_dir)) as caller:
+    async with connected(make_app(state_dir, targets=ON_OFFER)) as caller:
         reply = await caller.tool("query_model", target="local", prompt="hello")
     assert reply.error["code"] == "not_found"
     assert "plan_deployment" in reply.error["next_action"]
@@ -253,7 +298,7 @@ async def test_a_name_left_out_with_nothing_deployed_says_how_to_begin(state_dir
 async def test_paths_in_names_and_ids_reach_no_file(state_dir: Path, tmp_path: Path) -> None:
     secret = tmp_path / "operation.json"
     secret.write_text('{"id":"x","stolen":"treasure"}', encoding="utf-8")
-    async with connected(make_app(state_dir)) as caller:
+    async with connected(make_app(state_dir, targets=ON_OFFER)) as caller:
         for outside in ("../..", "..", ".", "../../operation", str(tmp_path)):
             for tool, argument, more in (
                 ("get_operation", "operation_id", {}),
@@ -274,7 +319,9 @@ async def test_paths_in_names_and_ids_reach_no_file(state_dir: Path, tmp_path: P
 def test_over_stdio_a_refused_value_is_neither_in_the_reply_nor_on_stderr(
     era: Era, state_dir: Path
 ) -> None:
-    with Probe(era=era, env={"VLLM_DEVOPS_LOG_LEVEL": "INFO"}) as probe:
+    with Probe(
+        era=era, env={"VLLM_DEVOPS_LOG_LEVEL": "INFO", "VLLM_DEVOPS_TARGETS": ",".join(ON_OFFER)}
+    ) as probe:
         for tool, argument, value in WRONG:
             check_secret_free(probe.tool(tool, **(NEEDED[tool] | {argument: value})))
         stderr = probe.stderr

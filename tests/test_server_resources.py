@@ -154,3 +154,13 @@ async def test_a_wrong_prompt_or_argument_is_refused_with_what_there_is(
             await caller.client.get_prompt(name, arguments)
         assert words in caught.value.message
         assert caught.value.code == INVALID_PARAMS
+
+
+@pytest.mark.parametrize("head", ["nothing://", "deployment://local/", "benchmark://"])
+async def test_an_address_of_any_length_is_not_repeated_whole(state_dir: Path, head: str) -> None:
+    async with connected(make_app(state_dir)) as caller:
+        with pytest.raises(MCPError) as caught:
+            await caller.client.read_resource(head + "a" * 300_000)
+        assert caught.value.code == -32602
+        assert len(caught.value.message) < 300
+        assert "300" in caught.value.message

@@ -19,12 +19,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backends.core.answers import PlanAnswer, Price, Setting, StepView
-from backends.core.errors import DevopsError, PlanError, StepFailedError
-from backends.core.state import StateDir, new_id, now, read_json, stamp, write_json
+from backends.core.errors import DevopsError, PlanError, SettingsError, StepFailedError
+from backends.core.state import StateDir, new_id, now, read_json, stamp, write_json, writing
 
 _log = logging.getLogger("vllm_devops")
 
 Verb = Literal["deploy", "destroy", "stop_serving"]
+
+ENDING: frozenset[Verb] = frozenset({"destroy", "stop_serving"})
+"""Verbs that end what costs money: they go on where nothing can be written down."""
 
 
 class Step(BaseModel):
@@ -157,9 +160,19 @@ class PlanBook:
     def __init__(self, state: StateDir, ttl_minutes: float) -> None:
         self._state = state
         self._ttl = timedelta(minutes=ttl_minutes)
+        # Plans that end something and could not be written, and ids whose mark could not be.
+        self._unwritten: dict[str, StoredPlan] = {}
+        self._used: set[str] = set()
 
     def keep(self, plan: Plan) -> StoredPlan:
-        """Write `plan` down under a new id."""
+        """Write `plan` down under a new id.
+
+        A plan that ends something is kept in memory where it cannot be written: a full disk must
+        not keep a bill alive. It then says so, and is forgotten with this server.
+
+        Raises:
+            SettingsError: A deployment's plan cannot be written.
+        """
         created = now()
         stored = StoredPlan(
             plan_id=new_id("plan"),
@@ -168,8 +181,17 @@ class PlanBook:
             expires_at=created + self._ttl,
             plan=plan,
         )
-        self._sweep(created)
-        write_json(self._path(stored.plan_id), stored.model_dump(mode="json"))
+        try:
+            with writing(self._state.plans):
+                self._sweep(created)
+            write_json(self._path(stored.plan_id), stored.model_dump(mode="json"))
+        except SettingsError as error:
+            if plan.verb not in ENDING:
+                raise
+            note = f"This plan is known to this server only: {error.message} {error.words}"
+            plan = plan.model_copy(update={"warnings": [*plan.warnings, note]})
+            stored = stored.model_copy(update={"plan": plan})
+            self._unwritten[stored.plan_id] = stored
         return stored
 
     def find(self, plan_id: str, verb: Verb, target: str, name: str | None) -> StoredPlan:
@@ -180,18 +202,8 @@ class PlanBook:
         """
         again = f"Call {verb} without plan_id for a new plan."
         path = self._path(plan_id)
-        raw = read_json(path) if path.parent == self._state.plans else None
-        if raw is None:
-            raise PlanError("unknown", f"There is no plan {plan_id[:64]!r}.", next_action=again)
-        try:
-            stored = StoredPlan.model_validate(raw)
-        except ValidationError as error:
-            raise PlanError(
-                "damaged",
-                f"Plan {plan_id} cannot be read: {path} is not as it was written.",
-                next_action=again,
-            ) from error
-        if path.with_suffix(".used").exists():
+        stored = self._unwritten.get(plan_id) or self._read(plan_id, path, again)
+        if plan_id in self._used or path.with_suffix(".used").exists():
             raise PlanError(
                 "used",
                 f"Plan {plan_id} was already used; an id works once.",
@@ -232,13 +244,33 @@ class PlanBook:
                 cause="Something changed since the plan was made.",
                 next_action=again,
             )
+        used = PlanError("used", f"Plan {stored.plan_id} was already used; an id works once.")
+        if stored.plan_id in self._used:
+            raise used
+        marker = self._path(stored.plan_id).with_suffix(".used")
         try:
-            marker = self._path(stored.plan_id).with_suffix(".used")
-            os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        except FileExistsError:
+            with writing(marker):
+                try:
+                    os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                except FileExistsError:
+                    raise used from None
+        except SettingsError:
+            if stored.plan.verb not in ENDING:
+                raise
+        self._used.add(stored.plan_id)
+
+    def _read(self, plan_id: str, path: Path, again: str) -> StoredPlan:
+        raw = read_json(path) if path.parent == self._state.plans else None
+        if raw is None:
+            raise PlanError("unknown", f"There is no plan {plan_id[:64]!r}.", next_action=again)
+        try:
+            return StoredPlan.model_validate(raw)
+        except ValidationError as error:
             raise PlanError(
-                "used", f"Plan {stored.plan_id} was already used; an id works once."
-            ) from None
+                "damaged",
+                f"Plan {plan_id} cannot be read: {path} is not as it was written.",
+                next_action=again,
+            ) from error
 
     def _path(self, plan_id: str) -> Path:
         return self._state.plans / f"{plan_id}.json"

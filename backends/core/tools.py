@@ -55,6 +55,9 @@ from backends.core.state import private_folder, stamp
 # Clients cut a call off at 60 s (Claude Desktop, Copilot CLI) and progress does not extend that.
 CALL_LIMIT_S = 45.0
 
+# Our longest address names a target, or a benchmark, and a deployment.
+_MAX_URI_CHARS = 512
+
 # The id and the client of the call being answered, so that audit lines of one call belong together.
 current_call: ContextVar[str] = ContextVar("current_call", default="")
 current_client: ContextVar[str] = ContextVar("current_client", default="unknown")
@@ -326,11 +329,16 @@ def _wrap(spec: ToolSpec, app: App) -> Callable[..., Awaitable[CallToolResult]]:
                     outcome=outcome,
                 )
             except DevopsError as error:
-                if event == "started":
-                    # Nothing is changed without a trace.
+                if event == "started" and spec.kind is not Kind.DESTRUCTIVE:
+                    # Nothing is changed without a trace. But to end what costs money matters more
+                    # than the line that says so.
                     raise
+                unwritten.append(
+                    f"Not in the audit log ({event}): {error.message} {error.words}".strip()
+                )
                 _log.error("call %s: %s is not in the audit log: %s", call_id, event, error.words)
 
+        unwritten: list[str] = []
         try:
             record("started", "")
             _check_target(arguments.get("target"), app.targets)
@@ -340,7 +348,7 @@ def _wrap(spec: ToolSpec, app: App) -> Callable[..., Awaitable[CallToolResult]]:
                 record("timed out", f"after {CALL_LIMIT_S:.0f} s")
                 return _error_result(_too_slow(spec.name))
             record("finished", answer.summary)
-            return _result(answer, app.ambient_warnings())
+            return _result(answer, [*app.ambient_warnings(), *unwritten[:1]])
         except DevopsError as error:
             record("refused", f"{error.code}: {error.message}")
             return _error_result(error)

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import re
 import shutil
@@ -21,12 +22,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backends.core.detached import created_at, detach, end, is_running
-from backends.core.errors import ConflictError, DevopsError, EngineError
+from backends.core.errors import ConflictError, DevopsError, EngineError, SettingsError
 from backends.core.names import MANAGED_BY_US, NAME_PATTERN
 from backends.core.state import StateDir, private_folder, read_json, stamp, write_json, writing
 
 MARK = "VLLM_DEVOPS_DEPLOYMENT"
 EngineKind = Literal["simulator", "vllm"]
+
+_log = logging.getLogger("vllm_devops")
 
 # Longer than a stop with all its patience: who waits for one gets its turn.
 _TURN_S = 16.0
@@ -206,10 +209,13 @@ class Records:
         def ended(code: int) -> None:
             # A file of its own: who stops or removes the deployment writes the record meanwhile.
             ending = {"pid": process.pid, "exit_code": code}
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            try:
                 temporary = self._exit_path(record.name).with_suffix(".new")
                 temporary.write_text(json.dumps(ending), encoding="utf-8")
                 temporary.replace(self._exit_path(record.name))
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError):  # removed meanwhile
+                    _log.warning("how local/%s ended is not written down: %s", record.name, error)
 
         try:
             process = detach(
@@ -233,7 +239,11 @@ class Records:
         """End its process; True where it ran. Blocks for at most `patience_s` and two seconds."""
         # The wish first: if we die in between, it was stopped on purpose all the same.
         current = self.get(record.name) or record
-        self.put(current.model_copy(update={"stopped_at": stamp()}))
+        try:
+            self.put(current.model_copy(update={"stopped_at": stamp()}))
+        except SettingsError as error:
+            # A full disk must not keep it running.
+            _log.warning("that local/%s was stopped is not written down: %s", record.name, error)
         return record.pid is not None and end(record.pid, record.pid_created, patience_s)
 
     def remove(self, name: str) -> None:

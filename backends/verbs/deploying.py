@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server.mcpserver import Elicit, ElicitationResult
@@ -16,9 +17,10 @@ from backends.core.errors import (
     DevopsError,
     InvalidInputError,
     PlanError,
+    SettingsError,
 )
 from backends.core.operations import Operation
-from backends.core.plans import Plan, StoredPlan, Verb, run_steps
+from backends.core.plans import ENDING, Plan, StoredPlan, Verb, run_steps
 from backends.core.script import shell_script
 from backends.core.settings import Confirm
 from backends.core.tools import app_of, current_call, current_client
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from backends.core.answers import Price
 
 DEFAULT_NAME = "gemma4"
+
+_log = logging.getLogger("vllm_devops")
 
 
 class Approval(BaseModel):
@@ -267,16 +271,22 @@ def _plan_again(backend: Any, verb: Verb, name: str) -> Any:  # noqa: ANN401 (aw
 async def _run(app: App, backend: RunsPlans, stored: StoredPlan, fresh: Plan) -> Changed:
     plan = stored.plan
     app.plans.use(stored, fresh)
-    app.audit.record(
-        event="plan",
-        call_id=current_call.get(),
-        tool=plan.verb,
-        client=current_client.get(),
-        arguments={"target": plan.target, "name": plan.name, "plan_id": stored.plan_id},
-        outcome="steps follow",
-        plan_hash=stored.plan_hash,
-        steps=" ; ".join(step.shown() for step in plan.steps),
-    )
+    try:
+        app.audit.record(
+            event="plan",
+            call_id=current_call.get(),
+            tool=plan.verb,
+            client=current_client.get(),
+            arguments={"target": plan.target, "name": plan.name, "plan_id": stored.plan_id},
+            outcome="steps follow",
+            plan_hash=stored.plan_hash,
+            steps=" ; ".join(step.shown() for step in plan.steps),
+        )
+    except SettingsError as error:
+        if plan.verb not in ENDING:
+            raise
+        # The answer says so, for the line of the call itself could not be written either.
+        _log.error("plan %s is not in the audit log: %s", stored.plan_id, error.words)
     done = await run_steps(plan, lambda step: backend.run_step(plan, step))
     where = f"{plan.target}/{plan.name}"
     call = f"(target={plan.target!r}, name={plan.name!r})"
@@ -339,7 +349,18 @@ def parse_request(
     max_num_seqs: int | None,
     options: dict[str, Any] | None,
 ) -> Request:
-    """The arguments of plan_deployment and deploy as one value."""
+    """The arguments of plan_deployment and deploy as one value.
+
+    Raises:
+        InvalidInputError: An option is an empty text; names it.
+    """
+    for option, value in (options or {}).items():
+        if value == "":
+            raise InvalidInputError(
+                f"options.{option[:40]}",
+                "is an empty text, which says nothing.",
+                next_action="Leave it out for the default, or give a value.",
+            )
     return Request(
         name=name,
         model=model,

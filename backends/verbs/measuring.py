@@ -112,7 +112,9 @@ def _check_options(options: Mapping[str, object]) -> None:
     from backends.serving.spec import OPTION_NAMES
     from backends.verbs.about import ARGUMENTS_OF_RUN_BENCHMARK
 
-    for option in options:
+    for option, value in options.items():
+        if value == "":
+            raise InvalidInputError(f"options.{option[:40]}", "is an empty text; leave it out.")
         if option in ARGUMENTS_OF_RUN_BENCHMARK:
             raise InvalidInputError(f"options.{option}", "is an argument of its own.")
         if option not in OPTION_NAMES:

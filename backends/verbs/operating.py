@@ -136,6 +136,12 @@ _TOKEN_STARTS = ("hf_", "api_org_")
 def _token(file: str | None) -> SecretStr:
     if file is None and (value := os.environ.get("HF_TOKEN", "").strip()):
         return _checked(value, "HF_TOKEN")
+    if file is not None and file.strip().startswith(_TOKEN_STARTS):
+        raise InvalidInputError(
+            "file",
+            "looks like a token itself. It has been in the conversation now: revoke it.",
+            allowed="the path of a file that holds a token",
+        )
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     path = Path(file or os.environ.get("HF_TOKEN_PATH") or home / "token").expanduser()
     try:

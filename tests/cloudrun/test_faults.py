@@ -87,7 +87,7 @@ async def test_without_gcloud_reading_works_and_changing_says_what_to_install(
     assert refused["failure"] == "cli_missing"
     assert "install the Google Cloud CLI" in refused["next_action"]
     doctor = (await caller.tool("get_help", topic="doctor")).ok["doctor"]
-    assert any(not check["ok"] and "not on PATH" in check["detail"] for check in doctor)
+    assert any(check.get("ok") is False and "not on PATH" in check["detail"] for check in doctor)
 
 
 # -------------------------------------------------------------------------------------- quota
