@@ -456,6 +456,7 @@ async def stop_serving(
     target: Target,
     name: Name,
     approval: Annotated[ElicitationResult[Approval], Resolve(ask_before_stop)],
+    options: Options = None,
     plan_id: PlanId = None,
 ) -> answers.PlanAnswer | answers.Changed:
     """Stop a deployment's server without deleting it; says what goes on billing.
@@ -463,8 +464,10 @@ async def stop_serving(
     Without plan_id it only answers with the plan.
     """
     if plan_id is None:
-        return await deploying.plan_stop(app_of(ctx), target, name)
-    return await deploying.run_destructive(ctx, "stop_serving", target, name, plan_id, approval)
+        return await deploying.plan_end(app_of(ctx), "stop_serving", target, name, options)
+    return await deploying.run_destructive(
+        ctx, "stop_serving", target, name, plan_id, approval, options
+    )
 
 
 @box.add(destructive, "Destroy a deployment", ability="destroy")
@@ -473,6 +476,7 @@ async def destroy(
     target: Target,
     name: Name,
     approval: Annotated[ElicitationResult[Approval], Resolve(ask_before_destroy)],
+    options: Options = None,
     plan_id: PlanId = None,
 ) -> answers.PlanAnswer | answers.Changed:
     """Delete a deployment and what was made for it; says what goes on billing.
@@ -480,8 +484,8 @@ async def destroy(
     Without plan_id it only answers with the plan. Never touches what this server did not make.
     """
     if plan_id is None:
-        return await deploying.plan_destroy(app_of(ctx), target, name)
-    return await deploying.run_destructive(ctx, "destroy", target, name, plan_id, approval)
+        return await deploying.plan_end(app_of(ctx), "destroy", target, name, options)
+    return await deploying.run_destructive(ctx, "destroy", target, name, plan_id, approval, options)
 
 
 # --------------------------------------------------------------------------- resources and prompts

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
@@ -278,8 +278,43 @@ class CanDeploy(RunsPlans):
             raise InvalidInputError(field, item["msg"].removeprefix("Value error, ")) from None
 
 
+class EndOptions(BaseModel):
+    """Options of stop_serving or destroy. Targets that have some add their own fields."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+
+EndOptionsT = TypeVar("EndOptionsT", bound=EndOptions)
+
+
+def parse_end(target: str, kind: type[EndOptionsT], options: Mapping[str, Any]) -> EndOptionsT:
+    """Options of a stop or a deletion as the target understands them.
+
+    Raises:
+        InvalidInputError: One is unknown or wrong; names it and what is allowed.
+    """
+    try:
+        return kind.model_validate(dict(options))
+    except ValidationError as error:
+        item = error.errors(include_url=False, include_input=False)[0]
+        field = f"options.{'.'.join(map(str, item['loc']))}"
+        if item["type"] == "extra_forbidden":
+            allowed = ", ".join(kind.model_fields) or "none"
+            raise InvalidInputError(
+                field, f"{target} has no such option here.", allowed=allowed
+            ) from None
+        raise InvalidInputError(field, item["msg"].removeprefix("Value error, ")) from None
+
+
 class CanDestroy(RunsPlans):
     """Can delete what it deployed."""
+
+    DestroyOptions: ClassVar[type[EndOptions]] = EndOptions
+
+    async def plan_destroy_as(self, name: str, options: EndOptions) -> Plan:
+        """What destroying `name` with options would do; for targets that have some."""
+        del options
+        return await self.plan_destroy(name)
 
     @abc.abstractmethod
     async def plan_destroy(self, name: str) -> Plan:
@@ -301,6 +336,13 @@ class CanStart(Backend):
 
 class CanStop(RunsPlans):
     """Can stop serving without deleting."""
+
+    StopOptions: ClassVar[type[EndOptions]] = EndOptions
+
+    async def plan_stop_as(self, name: str, options: EndOptions) -> Plan:
+        """What stopping `name` with options would do; for targets that have some."""
+        del options
+        return await self.plan_stop(name)
 
     @abc.abstractmethod
     async def plan_stop(self, name: str) -> Plan:

@@ -178,9 +178,13 @@ WRONG: list[tuple[str, str, Any]] = [
     ("start_serving", "restart", SECRET),
     ("stop_serving", "target", SECRET),
     ("stop_serving", "name", SECRET * 3),
+    ("stop_serving", "options", SECRET),
+    ("stop_serving", "options", {"power_off": SECRET}),
     ("stop_serving", "plan_id", SECRET),
     ("destroy", "target", SECRET),
     ("destroy", "name", SECRET * 3),
+    ("destroy", "options", SECRET),
+    ("destroy", "options", {"power_off": SECRET}),
     ("destroy", "plan_id", SECRET),
     ("destroy", "plan_id", {"id": SECRET}),
 ]

@@ -114,7 +114,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature(
         "gce_tmp_full",
         r"No space left on device.{0,80}/tmp|/tmp\b.{0,80}No space left on device",
-        "The folder for temporary files is in memory (3.9 GB here), and what pip unpacks is larger.",
+        "The folder for temporary files is in memory (3.9 GB), and what pip unpacks is larger.",
         "prepare_host(target='{target}', name='{name}') uses a TMPDIR on the data disk.",
         source=_ARTICLE,
     ),

@@ -10,9 +10,17 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
-from backends.base import ABILITIES, Backend, CanDeploy, DeploySpec
+from backends.base import (
+    ABILITIES,
+    Backend,
+    CanDeploy,
+    CanDestroy,
+    CanStop,
+    DeploySpec,
+    EndOptions,
+)
 from backends.core import errors
 from backends.core.answers import Check, Help
 from backends.core.errors import DevopsError
@@ -64,7 +72,9 @@ async def help_about(app: App, topic: str, target: str | None) -> Help:
         answer.summary = f"What {', '.join(targets)} can do, by tool."
     elif topic == "options":
         answer.options = [row for name in targets for row in options_of(app.backends.get(name))]
-        answer.summary = "Entries of `options` of plan_deployment and deploy."
+        answer.summary = (
+            "Entries of `options` of plan_deployment and deploy; of another where it is named."
+        )
     elif topic == "benchmark":
         answer.options = benchmark_options()
         answer.summary = (
@@ -102,21 +112,30 @@ def matrix_row(backend: Backend) -> dict[str, str]:
 
 
 def options_of(backend: Backend) -> list[dict[str, str]]:
-    """The deploy options of a target that are not arguments of their own."""
-    if not isinstance(backend, CanDeploy):
-        return []
+    """The options of a target's deploy, stop_serving and destroy that are no arguments."""
     rows: list[dict[str, str]] = []
-    for name, info in backend.Spec.model_fields.items():
-        if name not in DeploySpec.model_fields:
-            rows.append(
-                {
-                    "target": backend.target,
-                    "option": name,
-                    "type": _type_words(info.annotation),
-                    "meaning": info.description or "",
-                }
-            )
+    if isinstance(backend, CanDeploy):
+        rows += _rows(backend.target, backend.Spec, DeploySpec, "")
+    if isinstance(backend, CanStop):
+        rows += _rows(backend.target, backend.StopOptions, EndOptions, "stop_serving: ")
+    if isinstance(backend, CanDestroy):
+        rows += _rows(backend.target, backend.DestroyOptions, EndOptions, "destroy: ")
     return rows
+
+
+def _rows(
+    target: str, kind: type[BaseModel], base: type[BaseModel], tool: str
+) -> list[dict[str, str]]:
+    return [
+        {
+            "target": target,
+            "option": name,
+            "type": _type_words(info.annotation),
+            "meaning": f"{tool}{info.description or ''}",
+        }
+        for name, info in kind.model_fields.items()
+        if name not in base.model_fields
+    ]
 
 
 def benchmark_options() -> list[dict[str, str]]:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server.mcpserver import Elicit, ElicitationResult
 from pydantic import BaseModel, Field
 
-from backends.base import CanDeploy, CanDestroy, CanStart, CanStop, Progress, RunsPlans
+from backends.base import (
+    CanDeploy,
+    CanDestroy,
+    CanStart,
+    CanStop,
+    Progress,
+    RunsPlans,
+    parse_end,
+)
 from backends.core.answers import Changed, PlanAnswer, Waited
 from backends.core.errors import (
     BudgetError,
@@ -105,25 +114,38 @@ async def deploy(app: App, target: str, request: Request, plan_id: str) -> Chang
     return await _run(app, backend, stored, fresh)
 
 
-async def plan_stop(app: App, target: str, name: str) -> PlanAnswer:
-    """Plan stopping a deployment. Changes nothing."""
-    backend = cast("CanStop", app.backend(target, "stop_serving"))
-    return await _kept(app, await backend.plan_stop(name))
+async def plan_end(
+    app: App, verb: Verb, target: str, name: str, options: Mapping[str, Any] | None
+) -> PlanAnswer:
+    """Plan stopping or destroying a deployment. Changes nothing.
+
+    Raises:
+        InvalidInputError: An option is unknown or wrong; names it.
+    """
+    plan = await _ending(app.backend(target, verb), verb, name, options or {})
+    return await _kept(app, plan, options or {})
 
 
-async def plan_destroy(app: App, target: str, name: str) -> PlanAnswer:
-    """Plan destroying a deployment. Changes nothing."""
-    backend = cast("CanDestroy", app.backend(target, "destroy"))
-    return await _kept(app, await backend.plan_destroy(name))
+async def _ending(backend: Any, verb: Verb, name: str, options: Mapping[str, Any]) -> Plan:  # noqa: ANN401 (CanStop or CanDestroy)
+    if verb == "stop_serving":
+        stops = cast("CanStop", backend)
+        return await stops.plan_stop_as(name, parse_end(stops.target, stops.StopOptions, options))
+    ends = cast("CanDestroy", backend)
+    return await ends.plan_destroy_as(name, parse_end(ends.target, ends.DestroyOptions, options))
 
 
-async def _kept(app: App, plan: Plan) -> PlanAnswer:
+async def _kept(app: App, plan: Plan, options: Mapping[str, Any]) -> PlanAnswer:
     """Keep a plan that ends something, with what is at work on it among the warnings."""
     cut_off = [
         f"{operation.kind} {operation.id} is running on it and would be cancelled."
         for operation in await _at_work_on(app, plan)
     ]
-    plan = plan.model_copy(update={"warnings": [*cut_off, *plan.warnings]})
+    plan = plan.model_copy(
+        update={
+            "warnings": [*cut_off, *plan.warnings],
+            "spec": plan.spec | ({"options": dict(options)} if options else {}),
+        }
+    )
     return app.plans.keep(plan).answer()
 
 
@@ -156,18 +178,26 @@ async def run_destructive(
     name: str,
     plan_id: str,
     approval: ElicitationResult[Approval],
+    options: Mapping[str, Any] | None = None,
 ) -> Changed:
     """Run a stop or destroy plan that a person agreed to.
 
     Raises:
-        PlanError: The id cannot be used.
+        PlanError: The id cannot be used, or the options say something else than the plan.
         ConfirmationError: No person agreed.
         StepFailedError: A step failed.
     """
     app: App = app_of(ctx)
     backend = app.backend(target, verb)
     stored = app.plans.find(plan_id, verb, target, name)
-    fresh = await _again(stored, _plan_again(backend, verb, name))
+    planned: dict[str, Any] = stored.plan.spec.get("options", {})
+    if options and dict(options) != planned:
+        raise PlanError(
+            "mismatch",
+            f"Plan {plan_id} was made with other options.",
+            next_action=f"Call {verb} with plan_id alone, or plan again with these options.",
+        )
+    fresh = await _again(stored, _ending(backend, verb, name, planned))
     _check_agreed(ctx, app, verb, approval)
     cancelled = await _cancel_work_on(app, fresh)
     changed = await _run(app, cast("RunsPlans", backend), stored, fresh)
@@ -262,10 +292,6 @@ async def _again(stored: StoredPlan, planning: Any) -> Plan:  # noqa: ANN401 (an
             cause="Something changed since the plan was made.",
             next_action=error.next_action or "Plan again.",
         ) from error
-
-
-def _plan_again(backend: Any, verb: Verb, name: str) -> Any:  # noqa: ANN401 (awaitable)
-    return backend.plan_stop(name) if verb == "stop_serving" else backend.plan_destroy(name)
 
 
 async def _run(app: App, backend: RunsPlans, stored: StoredPlan, fresh: Plan) -> Changed:
