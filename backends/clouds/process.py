@@ -76,6 +76,7 @@ async def run(
     timeout_s: float,
     stdin: bytes | Secret | None = None,
     env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
 ) -> Finished:
     """Run a command and wait for it.
 
@@ -85,6 +86,7 @@ async def run(
         timeout_s: Seconds until it is ended, with all it started.
         stdin: What it is given on standard input (the way for secrets).
         env: Variables added to this process's own.
+        cwd: The folder it runs in; this process's own unless given.
 
     Raises:
         CliMissingError: The program is not installed.
@@ -101,6 +103,7 @@ async def run(
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "TERM": "dumb", **(env or {})},
             start_new_session=True,
+            cwd=cwd,
         )
     except FileNotFoundError as error:
         raise CliMissingError(

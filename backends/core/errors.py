@@ -24,6 +24,9 @@ DevopsError
 │   ├── UnavailableError
 │   ├── CliMissingError
 │   └── OutcomeUnknownError  timed out or was cut: it may have happened; look before retrying
+├── HostError                a command on a host failed; its exit code is in the details
+│   ├── HostUnreachableError no connection, or it dropped
+│   └── HostKeyError         the host's key is not the one it was
 └── EndpointError            the serving endpoint refused or could not be reached
     ├── EndpointUnreachableError
     ├── EndpointNotReadyError
@@ -265,6 +268,61 @@ class OutcomeUnknownError(CloudError):
     """The call was cut off: it may have happened. Look before trying again."""
 
     code = "outcome_unknown"
+
+
+class HostError(DevopsError):
+    """A command on a host failed; `words` are its own.
+
+    Args:
+        exit_code: The command's own exit code, where it ended by itself.
+    """
+
+    code = "host_command_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        words: str = "",
+        cause: str = "",
+        next_action: str = "",
+        exit_code: int | None = None,
+    ) -> None:
+        details = {} if exit_code is None else {"exit_code": str(exit_code)}
+        super().__init__(
+            message, words=words, cause=cause, next_action=next_action, details=details
+        )
+        self.exit_code = exit_code
+
+
+class HostUnreachableError(HostError):
+    """There is no connection to the host, or it dropped.
+
+    Args:
+        begun: Whether the command had begun there, so that it may have done its work.
+    """
+
+    code = "host_unreachable"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        words: str = "",
+        cause: str = "",
+        next_action: str = "",
+        begun: bool = False,
+    ) -> None:
+        super().__init__(message, words=words, cause=cause, next_action=next_action)
+        self.begun = begun
+        if begun:
+            self.details["begun"] = "yes"
+
+
+class HostKeyError(HostError):
+    """The host shows another key than before: another machine, or somebody between."""
+
+    code = "host_key"
 
 
 class EndpointError(DevopsError):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backends.rehearsal.cloud.hosts.farm import HostFarm
+
 if TYPE_CHECKING:
     from backends.rehearsal.cloud.compute.life import Life
     from backends.rehearsal.cloud.faults import FaultBook
@@ -34,6 +36,7 @@ class Cloud:
         fleet: Instances of Cloud Run revisions.
         slices: TPU requests and nodes.
         life: Virtual machines of Compute Engine.
+        hosts: Machines that commands are run on: virtual machines, workers of TPU nodes.
         renew: Told to start from nothing (True: an empty project), when the project is reset.
     """
 
@@ -48,7 +51,11 @@ class Cloud:
     fleet: Fleet = field(init=False)
     slices: Slices = field(init=False)
     life: Life = field(init=False)
+    hosts: HostFarm = field(init=False)
     renew: list[Callable[[bool], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.hosts = HostFarm(self.folder / "hosts", self.speed)
 
     def after(self, seconds: float) -> float:
         """How long something that takes `seconds` at Google takes here."""

@@ -133,7 +133,7 @@ class Control:
         if "speed" in values:
             if float(values["speed"]) <= 0:
                 raise ValueError("speed must be above 0")
-            cloud.speed = float(values["speed"])
+            cloud.speed = cloud.hosts.speed = float(values["speed"])
         if "idle_s" in values:
             cloud.idle_s = float(values["idle_s"])
         for quota, limits in values.get("quotas", {}).items():

@@ -222,6 +222,8 @@ def environment(running: Running) -> dict[str, str]:
     config = _config_dir(folder)
     return {
         "HOME": str(_home(folder)),
+        # Its machines are reached by the stub ssh.
+        "PATH": os.pathsep.join([str(folder / "hosts" / "clients"), os.environ.get("PATH", "")]),
         "TERM": "dumb",
         # gcloud
         "CLOUDSDK_CONFIG": str(config),

@@ -72,12 +72,25 @@ def register_actions(cloud: Cloud, services: Services, objects: ObjectStore) -> 
 
         return undo if kind != "gemma4" else None
 
+    def host(values: Json) -> Undo:
+        number = cloud.world.next()
+        cloud.hosts.set_faults([*cloud.hosts.faults(), {"number": number, "times": 1, **values}])
+
+        def undo() -> None:
+            left = [item for item in cloud.hosts.faults() if item.get("number") != number]
+            cloud.hosts.set_faults(left)
+
+        return undo
+
     def renew(empty: bool) -> None:
         objects.clear()
+        cloud.hosts.clear()
+        cloud.hosts.prepare()
         if not empty:
             stage_reference_model(cloud.world, objects)
 
     cloud.renew.append(renew)
+    cloud.faults.register("host", host)
     cloud.faults.register("scaling", scaling)
     cloud.faults.register("kill-instances", kill)
     cloud.faults.register("seed-model", seed)

@@ -118,7 +118,7 @@ async def serve(options: ServerOptions) -> None:
     _on_signals(stop)
     sock = _bind(options.port)
     await door.open(sock)
-    for part in (fleet, cloud.slices, cloud.life):
+    for part in (fleet, cloud.slices, cloud.life, cloud.hosts):
         part.resume()
     background = [
         asyncio.create_task(fleet.reap(), name="reap"),
@@ -134,8 +134,7 @@ async def serve(options: ServerOptions) -> None:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         cloud.faults.clear()
-        await asyncio.gather(services.close(), cloud.life.close())
-        await fleet.stop_all()
+        await _end_machines(cloud, services)
         await endpoints.close()
         await door.close()
         world.save(world_file)
@@ -161,6 +160,12 @@ async def _keep_saved(world: World, path: Path) -> None:
         if world.dirty:
             with contextlib.suppress(OSError):
                 world.save(path)
+
+
+async def _end_machines(cloud: Cloud, services: Services) -> None:
+    await asyncio.gather(services.close(), cloud.life.close())
+    await asyncio.to_thread(cloud.hosts.stop_all)
+    await cloud.fleet.stop_all()
 
 
 async def _end_with(pid: int | None, stop: asyncio.Event) -> None:

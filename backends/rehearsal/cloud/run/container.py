@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from backends.core.errors import NotFoundError
-from backends.knowledge.checkpoints import Checkpoint, find_checkpoint
+from backends.knowledge.checkpoints import Checkpoint
 from backends.knowledge.targets import CLOUDRUN_L4, TargetProfile, find_profile
 from backends.rehearsal.cloud.catalogue import GIB, GPUS
 from backends.rehearsal.cloud.faults import StartTrouble
 from backends.rehearsal.cloud.identity import roles_on
 from backends.rehearsal.cloud.run.shape import Shape
 from backends.rehearsal.cloud.scenarios import CUDA_COMPATIBILITY, NO_NAT, OUT_OF_HOST_MEMORY
+from backends.rehearsal.cloud.vllm_command import (
+    VllmCommand,
+    parse_vllm,
+    served_checkpoint,
+    simulator_argv,
+)
 from backends.rehearsal.cloud.web import Json
 
 if TYPE_CHECKING:
@@ -87,61 +90,9 @@ class Plan:
         )
 
 
-@dataclass(frozen=True)
-class VllmCommand:
-    """vLLM's arguments, wherever in a template they stand.
-
-    Attributes:
-        model: `--model`, or what `vllm serve` is given.
-        flags: Flag (with dashes) -> values.
-    """
-
-    model: str
-    flags: Mapping[str, tuple[str, ...]]
-
-    def value(self, flag: str, default: str = "") -> str:
-        """The first value of a flag."""
-        values = self.flags.get(flag)
-        return values[0] if values else default
-
-
 def read_command(shape: Shape) -> VllmCommand:
     """VLLM's command line in a template: given as arguments, or inside `bash -c`."""
-    words = [*shape.command, *shape.args]
-    shell = next((i for i, word in enumerate(words) if word in {"-c", "-lc"}), None)
-    if shell is not None and shell + 1 < len(words):
-        try:
-            words = shlex.split(words[shell + 1])
-        except ValueError:
-            words = words[shell + 1].split()
-    if "serve" in words:
-        words = words[words.index("serve") + 1 :]
-    elif "-m" in words:
-        words = words[words.index("-m") + 2 :]
-    flags: dict[str, tuple[str, ...]] = {}
-    model = ""
-    index = 0
-    while index < len(words):
-        word = words[index]
-        index += 1
-        if not word.startswith("--"):
-            model = model or word
-            continue
-        name, equals, value = word.partition("=")
-        name = name.replace("_", "-")
-        values = [value] if equals else []
-        while not equals and index < len(words) and not words[index].startswith("--"):
-            values.append(words[index])
-            index += 1
-        flags[name] = tuple(values)
-    model = flags["--model"][0] if flags.get("--model") else model
-    return VllmCommand(_expanded(model or shape.env.get("MODEL", ""), shape.env), flags)
-
-
-def _expanded(text: str, env: Mapping[str, str]) -> str:
-    for name, value in env.items():
-        text = text.replace(f"${{{name}}}", value).replace(f"${name}", value)
-    return text
+    return parse_vllm([*shape.command, *shape.args], shape.env)
 
 
 class Containers:
@@ -205,7 +156,7 @@ class Containers:
             factor *= item.slow
         if stages and not (shape.network and shape.vpc_egress == "all-traffic"):
             factor *= _with_public_egress(profile)
-        checkpoint = _checkpoint(command, shape)
+        checkpoint = served_checkpoint(command)
         if trouble is None:
             trouble = self._natural(service, shape, command, checkpoint)
         argv = _simulator(profile, checkpoint, command, shape)
@@ -330,73 +281,22 @@ def _with_public_egress(profile: TargetProfile) -> float:
     return 1 + weights_s * (_PUBLIC_EGRESS_FACTOR - 1) / profile.startup_s
 
 
-def _checkpoint(command: VllmCommand, shape: Shape) -> Checkpoint | None:
-    """The checkpoint of the table that a template's model stands for."""
-    if not command.model:
-        return None
-    try:
-        found = find_checkpoint(command.model)
-    except NotFoundError:
-        return None
-    if command.value("--quantization") == "fp8" and found.weight_format == "bf16":
-        try:
-            return find_checkpoint(f"{found.name}-fp8")
-        except NotFoundError:
-            return found
-    del shape
-    return found
-
-
-# vLLM's flags that the simulator takes as they are.
-_PASSED = (
-    "--max-model-len",
-    "--max-num-seqs",
-    "--max-num-batched-tokens",
-    "--gpu-memory-utilization",
-    "--tensor-parallel-size",
-)
-
-
 def _simulator(
     profile: TargetProfile, checkpoint: Checkpoint | None, command: VllmCommand, shape: Shape
 ) -> list[str]:
-    name = checkpoint.name if checkpoint else profile.checkpoint
-    argv = [
-        sys.executable,
-        "-m",
-        "backends.serving.simulator",
-        f"--profile={profile.name}",
-        f"--checkpoint={name}",
-        "--admission-cap=0",
-        f"--kv-cache-dtype={command.value('--kv-cache-dtype', 'auto')}",
-    ]
-    if command.model:
-        argv.append(f"--model={command.model}")
-    served = command.flags.get("--served-model-name") or (command.model or name,)
-    argv += ["--served-model-name", *served]
-    for flag in _PASSED:
-        value = command.value(flag) or _from_env(flag, shape.env)
-        if value:
-            argv.append(f"{flag}={value}")
-    automatic = "--enable-auto-tool-choice" in command.flags
-    tools = command.value("--tool-call-parser")
-    argv.append(f"--tool-call-parser={'gemma4' if automatic and tools == 'gemma4' else ''}")
-    reasoning = command.value("--reasoning-parser")
-    argv.append(f"--reasoning-parser={'gemma4' if reasoning == 'gemma4' else ''}")
-    if "--no-enable-prefix-caching" in command.flags:
-        argv.append("--no-enable-prefix-caching")
-    for flag in ("--language-model-only", "--enable-prompt-tokens-details"):
-        if flag in command.flags:
-            argv.append(flag)
-    return argv
+    if _STAGING_ENV & {*shape.env}:
+        command = replace(
+            command,
+            flags={
+                flag: (shape.env[name],) for flag, name in _ENV_NAMES.items() if name in shape.env
+            }
+            | dict(command.flags),
+        )
+    return simulator_argv(profile, checkpoint, command)
 
 
+# What the staging image reads from its environment instead.
 _ENV_NAMES = {
     "--max-model-len": "MAX_MODEL_LEN",
     "--max-num-seqs": "MAX_SEQS",
 }
-
-
-def _from_env(flag: str, env: Mapping[str, str]) -> str:
-    """What the staging image reads from its environment instead."""
-    return env.get(_ENV_NAMES.get(flag, ""), "") if _STAGING_ENV & {*env} else ""

@@ -1,0 +1,1 @@
+"""Hosts and what runs on them, on machines of the rehearsal cloud."""
