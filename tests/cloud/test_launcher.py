@@ -143,7 +143,7 @@ def test_its_environment_keeps_children_inside(tmp_path: Path) -> None:
             "KEPT": "1",
         }
         env = launcher.clean(client.running, foreign)
-        assert env["PATH"] == "/bin"
+        assert env["PATH"] == f"{client.running.state_dir}/hosts/clients:/bin"
         assert env["KEPT"] == "1"
         assert {"GOOGLE_CLOUD_QUOTA_PROJECT", "CLOUDSDK_AUTH_ACCESS_TOKEN"}.isdisjoint(env)
         assert "SSL_CERT_DIR" not in env

@@ -211,19 +211,24 @@ def control(running: Running, method: str, path: str, body: Any = None) -> dict[
     return dict(value)
 
 
-def environment(running: Running) -> dict[str, str]:
+def environment(running: Running, path: str | None = None) -> dict[str, str]:
     """Every variable that gcloud, the client libraries and httpx need to be in the rehearsal.
 
     Use it with `clean`, which also takes out what would lead past it.
+
+    Args:
+        running: The cloud.
+        path: Where programs are found, behind the stub `ssh`; this process's own unless given.
     """
     folder = Path(running.state_dir)
+    path = os.environ.get("PATH", "") if path is None else path
     proxy = f"http://127.0.0.1:{running.port}"
     beside = "127.0.0.1,localhost,::1"
     config = _config_dir(folder)
     return {
         "HOME": str(_home(folder)),
         # Its machines are reached by the stub ssh.
-        "PATH": os.pathsep.join([str(folder / "hosts" / "clients"), os.environ.get("PATH", "")]),
+        "PATH": os.pathsep.join([str(folder / "hosts" / "clients"), path]),
         "TERM": "dumb",
         # gcloud
         "CLOUDSDK_CONFIG": str(config),
@@ -267,12 +272,13 @@ def clean(running: Running, base: Mapping[str, str] | None = None) -> dict[str, 
         base: What to begin with, by default this process's own; what would lead past the rehearsal
             (other proxies, credentials, endpoints) is taken out.
     """
+    base = os.environ if base is None else base
     kept = {
         name: value
-        for name, value in (os.environ if base is None else base).items()
+        for name, value in base.items()
         if name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)
     }
-    return kept | environment(running)
+    return kept | environment(running, base.get("PATH", ""))
 
 
 def gcloud() -> str:
