@@ -1,30 +1,45 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2128 # BASH_SOURCE without an index: also sh reads this file
 # Looks at what this machine has for vllm-devops, and offers to make what is missing.
-#   ./init.sh             look, and ask before anything is changed (without a terminal: only look)
-#   ./init.sh --yes       make .venv and .env without asking
-#   ./init.sh --dry-run   only look, and say what would be done
-#   . ./init.sh           the same, and leave .venv active in this shell (bash, zsh)
-# It never logs in, never enables an API, and creates nothing in a cloud.
+#   ./init.sh                       look, and ask before anything is changed (without a terminal:
+#                                   only look)
+#   ./init.sh --target cloudrun-l4  also what that target's cloud needs: login, project, APIs,
+#                                   roles; each command is shown, and asked before it runs
+#   ./init.sh --project ID          the project to set up, where none is set yet
+#   ./init.sh --yes                 do it without asking
+#   ./init.sh --dry-run             only look, and say what would be done
+#   . ./init.sh                     the same, and leave .venv active in this shell (bash, zsh)
+# Without --target nothing in a cloud is touched. Nothing that holds already is done again.
 
 _vllm_devops_init() (
   set +eu # the caller's shell may be strict; here, what fails is looked at
   here=$1
   shift
-  yes=no dry_run=no failed=0
-  for option in "$@"; do
-    case $option in
+  yes=no dry_run=no failed=0 targets='' wanted=''
+  while [ $# -gt 0 ]; do
+    case $1 in
       --yes | -y) yes=yes ;;
       --dry-run | -n) dry_run=yes ;;
+      --target=?*) targets=$targets,${1#*=} ;;
+      --project=?*) wanted=${1#*=} ;;
+      --target | --project)
+        if [ -z "${2:-}" ]; then
+          echo "init.sh: $1 wants a value." >&2
+          return 2
+        fi
+        if [ "$1" = --target ]; then targets=$targets,$2; else wanted=$2; fi
+        shift
+        ;;
       --help | -h)
-        sed -n '3,8s/^# //p' "$here/init.sh"
+        sed -n '3,12s/^# //p' "$here/init.sh"
         return 0
         ;;
       *)
-        echo "init.sh knows --yes, --dry-run and --help, not '$option'." >&2
+        echo "init.sh knows --target, --project, --yes, --dry-run and --help, not '$1'." >&2
         return 2
         ;;
     esac
+    shift
   done
 
   ok() { printf '  ok       %s\n' "$*"; }
@@ -113,6 +128,19 @@ _vllm_devops_init() (
     fi
   else
     note "no aws; only needed for SageMaker"
+  fi
+
+  if [ -n "$targets" ]; then
+    if [ -x .venv/bin/python ]; then
+      set -- "--target=$targets"
+      [ -z "$wanted" ] || set -- "$@" "--project=$wanted"
+      [ "$yes" = no ] || set -- "$@" --yes
+      [ "$dry_run" = no ] || set -- "$@" --dry-run
+      .venv/bin/python -m backends.setup "$@" || failed=1
+    else
+      missing "a look at ${targets#,}: that needs .venv, see above"
+      failed=1
+    fi
   fi
 
   echo "Next: make demo (no account, no GPU), then connect a client: see README.md"

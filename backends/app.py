@@ -27,6 +27,7 @@ class App:
         plans: Plan ids.
         operations: Long operations.
         audit: The audit log.
+        services: What each backend is given.
         backends: The targets.
     """
 
@@ -36,6 +37,7 @@ class App:
     plans: PlanBook
     operations: Operations
     audit: AuditLog
+    services: Services
     backends: Backends
 
     @classmethod
@@ -45,24 +47,23 @@ class App:
         # What was rehearsed never mixes with what was real.
         root = settings.state_dir / "rehearsal" if settings.rehearsal else settings.state_dir
         state = StateDir(root)
-        operations = Operations(state)
+        services = Services(
+            settings,
+            state,
+            Operations(state),
+            functools.partial(_rehearsal_env, state, settings.rehearsal_speed)
+            if settings.rehearsal
+            else dict,
+        )
         return cls(
             settings=settings,
             problems=loaded.problems,
             state=state,
             plans=PlanBook(state, settings.plan_ttl_minutes),
-            operations=operations,
+            operations=services.operations,
             audit=AuditLog(state),
-            backends=Backends(
-                Services(
-                    settings,
-                    state,
-                    operations,
-                    functools.partial(_rehearsal_env, state, settings.rehearsal_speed)
-                    if settings.rehearsal
-                    else dict,
-                )
-            ),
+            services=services,
+            backends=Backends(services),
         )
 
     @classmethod

@@ -193,6 +193,20 @@ def test_init_refuses_an_option_it_does_not_know(home_of_scripts: Path, tools: P
     assert "not '--yse'" in done.stderr
 
 
+def test_init_hands_targets_on_to_what_sets_clouds_up(home_of_scripts: Path, tools: Path) -> None:
+    done = run("bash", home_of_scripts / "init.sh", "--target=cloudrun-l4", path=tools)
+    assert done.returncode == 1
+    assert "that needs .venv" in done.stdout
+    (home_of_scripts / ".venv" / "bin").mkdir(parents=True)
+    program(home_of_scripts / ".venv" / "bin", "python", 'echo "python $*"')
+    words = ["--target", "cloudrun-l4", "--target=local", "--project=mine", "--yes", "--dry-run"]
+    done = run("bash", home_of_scripts / "init.sh", *words, path=tools)
+    wanted = "-m backends.setup --target=,cloudrun-l4,local --project=mine --yes --dry-run"
+    assert f"python {wanted}" in done.stdout.splitlines()
+    assert done.returncode == 0
+    assert run("bash", home_of_scripts / "init.sh", "--target", path=tools).returncode == 2
+
+
 @pytest.mark.parametrize("script", ["init.sh", "set_env.sh"])
 @pytest.mark.parametrize("strict", ["", "set -eu; "])
 def test_a_sourced_script_leaves_the_shell_alive_and_clean(
@@ -220,9 +234,15 @@ def test_set_env_exports_what_env_sets_and_shows_no_secret(
         "VLLM_DEVOPS_MODE=nonsense\nVLLM_DEVOPS_LOG_LEVEL=INFO\n",
         encoding="utf-8",
     )
+    gcloud = tmp_path / "gcloud" / "configurations"
+    gcloud.mkdir(parents=True)
+    (gcloud / "config_default").write_text("[core]\nproject = mine-123\n", encoding="utf-8")
     command = f'. {home_of_scripts / "set_env.sh"}; printf "%s|" "$VLLM_API_KEY" $? >&2; env'
     done = run(
-        "bash", "-c", command, VLLM_DEVOPS_ENV_FILE=str(settings), VLLM_DEVOPS_LOG_LEVEL="ERROR"
+        *("bash", "-c", command),
+        VLLM_DEVOPS_ENV_FILE=str(settings),
+        VLLM_DEVOPS_LOG_LEVEL="ERROR",
+        CLOUDSDK_CONFIG=str(gcloud.parent),
     )
     shown, _, exported = done.stdout.partition("! VLLM_DEVOPS_MODE")
     assert done.stderr.startswith('sk-secret $(touch x) "1"|')
@@ -230,6 +250,10 @@ def test_set_env_exports_what_env_sets_and_shows_no_secret(
     assert "(set, not shown)" in shown
     assert "used read-only" in exported
     assert "VLLM_DEVOPS_LOG_LEVEL=ERROR" in exported
+    assert "GOOGLE_CLOUD_PROJECT=mine-123" in exported
+    words = " ".join(shown.split())
+    for field in Settings.model_fields.values():
+        assert " ".join(str(field.description).split()) in words, "no meaning is cut"
     assert not (PROJECT_DIR / "x").exists()
 
 

@@ -259,8 +259,7 @@ def scaled(spec: CloudRunSpec, found: RunService | None) -> CloudRunSpec:
 
 def default_region(profile: CloudRunProfile, settings: Settings) -> str:
     """The region that is set where it sells the GPU, else the profile's own."""
-    wanted = settings.google_cloud_location
-    return wanted if wanted and profile.sells(wanted) else profile.default_region
+    return profile.region(settings.google_cloud_location)
 
 
 def folder_of(model: str) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from backends.clouds.gcloud import READ_TIMEOUT_S, Gcloud
-from backends.clouds.google_auth import GoogleLogin, gcloud_folder
+from backends.clouds.gcloud_config import configured, gcloud_folder
+from backends.clouds.google_auth import GoogleLogin
 from backends.clouds.google_clients import GoogleClients
 from backends.clouds.google_rest import GoogleRest
 from backends.clouds.google_route import proxy_of
@@ -68,7 +69,7 @@ class GoogleCloud:
                 self._project = (
                     env.get("CLOUDSDK_CORE_PROJECT")
                     or self._services.settings.google_cloud_project
-                    or os.environ.get("CLOUDSDK_CORE_PROJECT")
+                    or configured("core", "project")
                     or await self._configured()
                 )
                 self.login.quota_project = self._project

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends.clouds.gcloud import Gcloud
+from backends.clouds.gcloud_config import gcloud_folder
 from backends.clouds.google_errors import LOGIN
 from backends.clouds.google_route import routed
 from backends.core.errors import CloudError, DevopsError, UnauthenticatedError
@@ -186,12 +187,6 @@ def adc_file(env: Mapping[str, str]) -> Path | None:
         return Path(named)
     path = gcloud_folder() / "application_default_credentials.json"
     return path if path.is_file() else None
-
-
-def gcloud_folder() -> Path:
-    """Where gcloud keeps its configuration and logins on this machine."""
-    config = os.environ.get("CLOUDSDK_CONFIG")
-    return Path(config) if config else Path.home() / ".config" / "gcloud"
 
 
 def _refreshed(path: Path, env: Mapping[str, str]) -> _Token:

@@ -161,6 +161,10 @@ class CloudRunProfile:
         """The region's entry, or None where the GPU is not sold there."""
         return next((sold for sold in self.regions if sold.name == region), None)
 
+    def region(self, wanted: str | None) -> str:
+        """The region that is wanted where it sells the GPU, else the profile's own."""
+        return wanted if wanted and self.sells(wanted) else self.default_region
+
 
 # vLLM's flags of both references: what Gemma 4 needs to call tools and reason in the open.
 _GEMMA = (

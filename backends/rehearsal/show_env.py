@@ -17,21 +17,27 @@ from collections.abc import Sequence
 from dotenv import dotenv_values
 
 from backends.app import App
-from backends.core.settings import env_file
+from backends.clouds.gcloud_config import configured
+from backends.core.settings import env_file, variable_of
 from backends.rehearsal.terminal import Terminal
 from backends.verbs.about import settings_table
 
+_PROJECT = variable_of("google_cloud_project")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def exports() -> str:
-    """`export NAME='value'` for each variable of `.env` that the environment does not set."""
+    """`export NAME='value'` for each variable of `.env` that the environment does not set.
+
+    And for the project that gcloud is configured for, where neither of them names one: the server
+    takes that one too, and commands of the documents use the variable.
+    """
     file = env_file()
-    if not file.is_file():
-        return ""
+    found = dotenv_values(file) if file.is_file() else {}
+    found = {_PROJECT: configured("core", "project"), **{k: v for k, v in found.items() if v}}
     return "".join(
         f"export {name}={shlex.quote(value)}\n"
-        for name, value in dotenv_values(file).items()
+        for name, value in found.items()
         if value and not os.environ.get(name) and _NAME.fullmatch(name)
     )
 
@@ -42,7 +48,13 @@ def show(terminal: Terminal) -> int:
     there = "read" if file.is_file() else "not there"
     terminal.heading(f"Settings: the environment, then {file} ({there}), then defaults")
     rows = settings_table(App.from_environment())
-    terminal.table(rows, {"variable": "variable", "value": "value", "meaning": "meaning"})
+    for row in rows:
+        terminal.say(f"{row['variable']} = {row['value']}")
+        terminal.aside(row["meaning"])
+    project, account = configured("core", "project"), configured("core", "account")
+    if project or account:
+        terminal.heading("gcloud's own configuration, where nothing above says otherwise")
+        terminal.say(f"project {project or '(not set)'}, account {account or '(none logged in)'}")
     wrong = [row for row in rows if "problem" in row]
     for row in wrong:
         terminal.warn(f"{row['variable']}: {row['problem']}")

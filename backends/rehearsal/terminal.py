@@ -56,6 +56,10 @@ class Terminal:
         """One line that may be cut at the terminal's width."""
         self._line(self._paint(_cut(f"    {text}", self._width), _DIM))
 
+    def aside(self, text: str) -> None:
+        """What a line before it means; whole, over as many lines as it takes."""
+        self._wrapped(text, indent="      ", first="      ", colour=_DIM)
+
     def warn(self, text: str) -> None:
         """Something to take note of."""
         self._wrapped(f"! {text}", indent="    ", first="  ", colour=_YELLOW)
