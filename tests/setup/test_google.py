@@ -29,10 +29,12 @@ def empty(cloud: Cloud) -> Cloud:
     return cloud
 
 
-async def run(cloud: Cloud, *, project: str | None = None, **options: bool) -> tuple[str, Desk]:
+async def run(
+    cloud: Cloud, *, project: str | None = None, yes: bool = False, dry_run: bool = False
+) -> tuple[str, Desk]:
     """Set the RTX target up; returns what was said."""
     out = io.StringIO()
-    desk = Desk(out=out, **options)
+    desk = Desk(out=out, yes=yes, dry_run=dry_run)
     app = make_app(cloud.state_dir, rehearsal=True, targets=(RTX,))
     await set_up(desk, app, [RTX], project)
     return out.getvalue(), desk
@@ -91,11 +93,11 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("options", [{"dry_run": True, "yes": True}, {}], ids=["dry", "nobody"])
+@pytest.mark.parametrize("dry_run", [True, False], ids=["dry run", "nobody to ask"])
 async def test_looking_changes_nothing_and_names_every_command(
-    empty: Cloud, stub: Path, options: dict[str, bool]
+    empty: Cloud, stub: Path, dry_run: bool
 ) -> None:
-    said, desk = await run(empty, **options)
+    said, desk = await run(empty, yes=dry_run, dry_run=dry_run)
     assert "gcloud, logged in as me@example.com" in said
     assert "project vllm-rehearsal (number 424242424242)" in said
     assert "$ gcloud services enable run.googleapis.com" in said
