@@ -8,8 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from backends.clouds.google_errors import command_of, judge
+from backends.clouds.google_errors import judge
 from backends.clouds.process import Argument, Finished, Secret, run
+from backends.clouds.rules import command_of
 from backends.core.errors import CliMissingError, CloudError, ConflictError
 
 QUIET: Mapping[str, str] = {

@@ -12,7 +12,7 @@ from backends.clouds.gcloud_config import configured, gcloud_folder
 from backends.clouds.google_auth import GoogleLogin
 from backends.clouds.google_clients import GoogleClients
 from backends.clouds.google_rest import GoogleRest
-from backends.clouds.google_route import proxy_of
+from backends.clouds.route import stay_inside
 from backends.core.errors import CliMissingError, NotSetUpError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class GoogleCloud:
         if self._variables is None:
             variables = await asyncio.to_thread(self._services.cloud_env)
             if variables:
-                _stay_inside(variables)
+                stay_inside(variables)
             self._variables = variables
         return self._variables
 
@@ -110,15 +110,3 @@ def _not_set_up(why: str) -> NotSetUpError:
         next_action="Ask the person to set GOOGLE_CLOUD_PROJECT, or to run: "
         "gcloud config set project PROJECT_ID",
     )
-
-
-def _stay_inside(variables: Mapping[str, str]) -> None:
-    """Send all https of this process and its children into the rehearsal.
-
-    Service URLs keep their real host names there, and whoever asks them (the endpoint client, the
-    load engine's workers) takes its proxy from the environment.
-    """
-    proxy = proxy_of(variables)
-    if proxy is not None:
-        os.environ["HTTPS_PROXY"] = os.environ["https_proxy"] = proxy
-        os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost,::1"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from backends.clouds.process import Finished
+from backends.clouds.rules import MAX_WORDS, Rule, command_of, rule
 from backends.core.errors import (
     ApiDisabledError,
     CapacityError,
@@ -32,33 +32,9 @@ from backends.core.errors import (
 LOGIN = "gcloud auth login --update-adc"
 """The one command that mends both the CLI's login and application-default credentials."""
 
-_MAX_WORDS = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One way in which Google refuses.
-
-    Args:
-        error: What it is.
-        pattern: Searched in what was said; named groups may be used in the texts below.
-        cause: The likely reason.
-        next_action: What mends it.
-    """
-
-    error: type[DevopsError]
-    pattern: re.Pattern[str]
-    cause: str
-    next_action: str
-
-
-def _rule(error: type[DevopsError], pattern: str, cause: str, next_action: str) -> Rule:
-    return Rule(error, re.compile(pattern, re.IGNORECASE | re.DOTALL), cause, next_action)
-
-
 # The first that is found counts: the more telling come first.
 RULES: tuple[Rule, ...] = (
-    _rule(
+    rule(
         UnauthenticatedError,
         r"do not currently have an active account|UNAUTHENTICATED|invalid_grant"
         r"|reauthentication|problem refreshing (?:your )?(?:current )?auth tokens"
@@ -66,21 +42,21 @@ RULES: tuple[Rule, ...] = (
         "There is no login, or it has expired.",
         f"Ask the person to run: {LOGIN}",
     ),
-    _rule(
+    rule(
         ApiDisabledError,
         r"(?:service: (?P<service>[\w.-]+\.googleapis\.com).*)?"
         r"(?:SERVICE_DISABLED|has not been used in project|API \[(?P<api>[\w.]+)\] not enabled)",
         "The API is not enabled in this project.",
         "Ask the person to run: gcloud services enable {service}",
     ),
-    _rule(
+    rule(
         RateLimitedError,
         r"RATE_LIMIT_EXCEEDED|requests? per (?:minute|second|day)"
         r"|Quota exceeded for quota metric|rateLimitExceeded|Too Many Requests",
         "Too many requests of this kind were made in the last minute.",
         "Wait a minute, then call again.",
     ),
-    _rule(
+    rule(
         QuotaError,
         r"Quota violated:\s*(?P<quota>\w+)|Quota '(?P<metric>[\w-]+)' exceeded"
         r"|do not have quota for using GPUs|Quota exceeded for total allowable"
@@ -88,27 +64,27 @@ RULES: tuple[Rule, ...] = (
         "The project's quota is too small for what was asked, counting all that it allows already.",
         "Call find_capacity for the limits by region and what to request by name.",
     ),
-    _rule(
+    rule(
         CapacityError,
         r"ZONE_RESOURCE_POOL_EXHAUSTED|does not have enough resources|stockout"
         r"|no available (?:capacity|instance)|resource pool exhausted",
         "Quota is there, but the hardware is not free here now.",
         "Try another region or zone (find_capacity), or again later.",
     ),
-    _rule(
+    rule(
         RateLimitedError,
         r"RESOURCE_EXHAUSTED|HTTPError 429|'status': 429",
         "Too many requests, or a limit of the API, was reached.",
         "Wait a minute, then call again.",
     ),
-    _rule(
+    rule(
         PermissionDeniedError,
         r"PERMISSION_DENIED|does not have (?:permission|[\w.]+ access)|HTTPError 403"
         r"|Permission '?[\w.]+'? (?:denied|is required)|'status': 403",
         "The login lives, but may not do this. It does not mean that nothing is there.",
         "Ask the project's owner for a role with {permission}, or log in as someone who has it.",
     ),
-    _rule(
+    rule(
         NotFoundError,
         r"NOT_FOUND|Cannot find (?:service|revision)|could not be found|was not found"
         r"|not found: 404|HTTPError 404|matched no objects|does not exist"
@@ -116,33 +92,33 @@ RULES: tuple[Rule, ...] = (
         "There is nothing of that name in that project and place.",
         "Check the name and the region with list_deployments.",
     ),
-    _rule(
+    rule(
         ConflictError,
         r"subject of a conflict|ALREADY_EXISTS|already exists|ABORTED|HTTPError 409"
         r"|Conflict for resource|already own|concurrent policy changes",
         "It exists already, or somebody changed it at the same moment.",
         "Look at it with get_status, then plan again.",
     ),
-    _rule(
+    rule(
         UnavailableError,
         r"UNAVAILABLE|'status': 50[0234]|HTTPError 50[0234]|currently unavailable|INTERNAL:",
         "Google's control plane does not answer well now.",
         "Try again in a minute.",
     ),
-    _rule(
+    rule(
         UnavailableError,
         r"NameResolutionError|ConnectionError|Network is unreachable|Connection refused"
         r"|Max retries exceeded|SSLError|CERTIFICATE_VERIFY_FAILED|ProxyError",
         "Google could not be reached from this machine.",
         "Check the network, proxy and certificates of this machine.",
     ),
-    _rule(
+    rule(
         CloudError,
         r"unrecognized arguments|Invalid choice|argument [-\w]+: |must be specified",
         "This gcloud does not know a flag or wants another one: it is older or newer than 528.",
         "Ask the person to run: gcloud components update (or their package manager's update).",
     ),
-    _rule(
+    rule(
         InvalidInputError,
         r"INVALID_ARGUMENT|FAILED_PRECONDITION|Invalid value|HTTPError 400|\(gcloud[^)]*\) spec\.",
         "Google does not accept a value of the request.",
@@ -175,23 +151,13 @@ def judge(finished: Finished) -> str:
     if finished.code < 0:
         raise OutcomeUnknownError(
             f"{command_of(finished.argv)} was ended by signal {-finished.code}.",
-            words=finished.stderr[-_MAX_WORDS:],
+            words=finished.stderr[-MAX_WORDS:],
             cause="It was stopped in the middle. What it was asked to do may have happened.",
             next_action="Call list_deployments before trying again.",
         )
     if finished.code == 0 and not _SOME_FAILED.search(finished.stderr):
         return finished.stdout
     raise error_of(finished.stderr, command_of(finished.argv))
-
-
-def command_of(argv: tuple[str, ...]) -> str:
-    """The command without its flags: `gcloud run services describe`."""
-    words: list[str] = []
-    for item in argv:
-        if item.startswith("-") or len(words) == 5 or not re.fullmatch(r"[a-z][a-z-]*", item):
-            break
-        words.append(item)
-    return " ".join(words)
 
 
 def error_of(stderr: str, what: str) -> DevopsError:
@@ -231,8 +197,8 @@ def http_error(
     wanted = by_status.get(status) or (UnavailableError if status >= 500 else None)
     telling = (ApiDisabledError, QuotaError, CapacityError, RateLimitedError)
     if wanted is not None and not isinstance(found, (wanted, *telling)):
-        rule = next(rule for rule in RULES if rule.error is wanted)
-        found = _made(rule, {}, f"{what} was refused ({status})", words)
+        known = next(known for known in RULES if known.error is wanted)
+        found = _made(known, {}, f"{what} was refused ({status})", words)
     error = found or CloudError(f"{what} failed with status {status}.", words=words)
     wait = (headers or {}).get("retry-after", "")
     if wait.isdigit():
@@ -246,28 +212,28 @@ def quotas_named(words: str) -> dict[str, tuple[int, int]]:
 
 
 def _matched(text: str, message: str, words: str | None = None) -> DevopsError | None:
-    for rule in RULES:
-        found = rule.pattern.search(text)
+    for known in RULES:
+        found = known.pattern.search(text)
         if found:
             groups = {key: value for key, value in found.groupdict().items() if value}
-            return _made(rule, groups, f"{message}.", text if words is None else words)
+            return _made(known, groups, f"{message}.", text if words is None else words)
     return None
 
 
-def _made(rule: Rule, groups: dict[str, str], message: str, words: str) -> DevopsError:
+def _made(known: Rule, groups: dict[str, str], message: str, words: str) -> DevopsError:
     service = groups.get("service") or groups.get("api") or _service_in(words)
     permission = _PERMISSION.search(words)
     texts = {
         "service": service,
         "permission": next(filter(None, permission.groups())) if permission else "that permission",
     }
-    next_action = rule.next_action.format(**texts)
+    next_action = known.next_action.format(**texts)
     error: DevopsError
-    if rule.error is InvalidInputError:
+    if known.error is InvalidInputError:
         error = InvalidInputError("request", message, next_action=next_action)
-        error.words, error.cause = words, rule.cause
+        error.words, error.cause = words, known.cause
     else:
-        error = rule.error(message, words=words, cause=rule.cause, next_action=next_action)
+        error = known.error(message, words=words, cause=known.cause, next_action=next_action)
     if isinstance(error, QuotaError):
         named = quotas_named(words)
         name = groups.get("quota") or groups.get("metric") or ", ".join(named)
@@ -290,7 +256,7 @@ def _words(stderr: str) -> str:
     found = _PREFIX.search(stderr)
     if found:
         text = _PREFIX.sub("", stderr[found.start() :])
-    return text.strip()[-_MAX_WORDS:]
+    return text.strip()[-MAX_WORDS:]
 
 
 def _google_words(text: str) -> tuple[str, str]:
@@ -298,9 +264,9 @@ def _google_words(text: str) -> tuple[str, str]:
     try:
         error = json.loads(text)["error"]
     except (ValueError, KeyError, TypeError):
-        return text.strip()[:_MAX_WORDS], ""
+        return text.strip()[:MAX_WORDS], ""
     if isinstance(error, str):  # the token endpoint's shape
-        return f"{error}: {text.strip()[:_MAX_WORDS]}", error
+        return f"{error}: {text.strip()[:MAX_WORDS]}", error
     reasons = [str(error.get("status", ""))]
     for detail in error.get("details", []):
         if isinstance(detail, dict):
@@ -309,4 +275,4 @@ def _google_words(text: str) -> tuple[str, str]:
             violations = detail.get("fieldViolations", [])
             reasons += [str(violation.get("description", "")) for violation in violations]
     reasons += [str(item.get("reason", "")) for item in error.get("errors", [])]
-    return str(error.get("message", ""))[:_MAX_WORDS], " ".join(reasons)
+    return str(error.get("message", ""))[:MAX_WORDS], " ".join(reasons)

@@ -1,27 +1,18 @@
-"""How requests find their way: directly in earnest, through the rehearsal's door in a rehearsal."""
+"""How requests of Google's libraries find their way; see `route`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from backends.clouds.route import ca_file_of, proxy_of
+
 if TYPE_CHECKING:
     import requests
 
     SessionT = TypeVar("SessionT", bound=requests.Session)
 
-
-def proxy_of(env: Mapping[str, str]) -> str | None:
-    """The proxy that the cloud's variables name for https, if any."""
-    return env.get("HTTPS_PROXY") or env.get("https_proxy") or None
-
-
-def ca_file_of(env: Mapping[str, str]) -> str | None:
-    """The file of certificate authorities that the cloud's variables name, if any."""
-    for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE"):
-        if env.get(name):
-            return env[name]
-    return None
+__all__ = ["ca_file_of", "proxy_of", "routed"]
 
 
 def routed(session: SessionT, env: Mapping[str, str]) -> SessionT:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequ
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from backends.rehearsal.cloud.aws.wire import operation_of
 from backends.rehearsal.cloud.faults import RequestFault
 from backends.rehearsal.cloud.identity import TokenError
 from backends.rehearsal.cloud.request_log import loggable
@@ -30,6 +31,7 @@ from backends.rehearsal.cloud.web import (
 )
 
 if TYPE_CHECKING:
+    from backends.rehearsal.cloud.aws.front import Front
     from backends.rehearsal.cloud.cloud import Cloud
     from backends.rehearsal.cloud.run.endpoints import Endpoints
 
@@ -52,6 +54,7 @@ class Application:
         cloud: The parts of the cloud.
         apis: The APIs that are played.
         endpoints: The URLs of Cloud Run services.
+        aws: All of AWS.
         control: Answers `/rehearsal/...` on loopback.
         cut: Breaks a client's connection.
         read_faults: Takes in faults from their file, if it has changed.
@@ -62,6 +65,7 @@ class Application:
         cloud: Cloud,
         apis: Sequence[Api],
         endpoints: Endpoints,
+        aws: Front,
         control: Control,
         cut: Callable[[tuple[str, int]], None],
         read_faults: Callable[[], None],
@@ -70,12 +74,15 @@ class Application:
         self._cloud = cloud
         self._apis = apis
         self._endpoints = endpoints
+        self._aws = aws
         self._control = control
         self._cut = cut
 
     def serves(self, host: str) -> bool:
         """Whether a host name is played here."""
-        return self._endpoints.serves(host) or any(api.hosts.fullmatch(host) for api in self._apis)
+        if self._endpoints.serves(host) or self._aws.serves(host):
+            return True
+        return any(api.hosts.fullmatch(host) for api in self._apis)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -93,6 +100,9 @@ class Application:
 
     async def _serve(self, request: Request, began: float, send: Send) -> None:
         endpoint = self._endpoints.serves(request.host)
+        aws = self._aws.serves(request.host)
+        if aws:
+            request.operation = operation_of(request)
         body = None if endpoint else loggable(request)
         self._read_faults()
         fault = self._cloud.faults.meet(request)
@@ -105,9 +115,11 @@ class Application:
                 await self._break(request)
                 return
             if fault is not None and fault.action == "answer":
-                response = _faulty(fault)
+                response = (self._aws.faulty(request, fault) if aws else None) or _faulty(fault)
             elif endpoint:
                 response = await self._endpoints.answer(request)
+            elif aws:
+                response = await self._aws.answer(request)
             else:
                 response = await self._dispatch(request)
             if fault is not None and fault.action == "lose-answer":

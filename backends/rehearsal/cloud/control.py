@@ -11,7 +11,7 @@
 | `DELETE /rehearsal/requests` | forget it |
 | `POST /rehearsal/tag` | `{"tag": T}`: name the requests that follow |
 | `GET /rehearsal/world` | the whole state |
-| `GET /rehearsal/instances` | Cloud Run instances: revision, phase, process |
+| `GET /rehearsal/instances` | instances of Cloud Run and SageMaker: revision, phase, process |
 | `POST /rehearsal/logs` | write log entries |
 | `POST /rehearsal/settings` | `{"speed": F, "idle_s": F, "quotas": {...}, "options": {...}}` |
 | `POST /rehearsal/reset` | a new project: nothing deployed, no faults |
@@ -30,6 +30,7 @@ from backends.rehearsal.cloud.web import ApiError, Json, Request, Response
 from backends.rehearsal.cloud.world import World
 
 if TYPE_CHECKING:
+    from backends.rehearsal.cloud.aws.assembly import AwsSide
     from backends.rehearsal.cloud.cloud import Cloud
 
 _PREFIX = "/rehearsal"
@@ -40,10 +41,12 @@ class Control:
 
     Args:
         cloud: The parts of the cloud.
+        aws: AWS's side of it.
     """
 
-    def __init__(self, cloud: Cloud) -> None:
+    def __init__(self, cloud: Cloud, aws: AwsSide) -> None:
         self._cloud = cloud
+        self._aws = aws
         self._methods: dict[tuple[str, str], Callable[[Request], Json]] = {
             ("GET", ""): lambda _: self._about(),
             ("GET", "scenarios"): lambda _: {
@@ -56,7 +59,7 @@ class Control:
             ("DELETE", "requests"): self._forget_requests,
             ("POST", "tag"): self._tag,
             ("GET", "world"): lambda _: self._world(),
-            ("GET", "instances"): lambda _: {"instances": cloud.fleet.shown()},
+            ("GET", "instances"): lambda _: {"instances": [*cloud.fleet.shown(), *aws.shown()]},
             ("POST", "logs"): self._write_logs,
             ("POST", "settings"): self._set,
         }
@@ -148,6 +151,7 @@ class Control:
         cloud = self._cloud
         cloud.faults.clear()
         await cloud.fleet.stop_all()
+        await self._aws.clear()
         fresh = World.fresh(empty=bool(values.get("empty")))
         for item in fields(World):
             setattr(cloud.world, item.name, getattr(fresh, item.name))

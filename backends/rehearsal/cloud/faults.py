@@ -53,7 +53,9 @@ class RequestFault:
         path: Pattern found in the decoded path.
         skip: Matching requests let through first.
         times: Requests it meets; -1 for all.
+        operation: Pattern found in the operation of a request to AWS.
         status: Status of the answer.
+        code: The answer is AWS's error of this code, `body` its sentence.
         body: Body of the answer, JSON or text.
         headers: Headers of the answer.
         delay_s: Seconds to wait first, in real time.
@@ -68,7 +70,9 @@ class RequestFault:
     path: str = ""
     skip: int = 0
     times: int = 1
+    operation: str = ""
     status: int = 503
+    code: str = ""
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
     delay_s: float = 0.0
@@ -79,6 +83,8 @@ class RequestFault:
         if self.times == 0 or (self.method and self.method != request.method):
             return False
         if not re.search(self.host, request.host) or not re.search(self.path, request.path):
+            return False
+        if not re.search(self.operation, request.operation):
             return False
         if self.skip > 0:
             self.skip -= 1

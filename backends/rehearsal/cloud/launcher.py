@@ -1,9 +1,9 @@
-"""Starts and stops the rehearsal cloud, and says what gcloud and the client libraries need.
+"""Starts and stops the rehearsal cloud, and says what CLIs and client libraries need.
 
 from backends.rehearsal.cloud import launcher
 
 running = launcher.start(Path("/some/folder"))          # at once if it runs already
-environment = launcher.environment(running)             # for gcloud, Python clients and httpx
+environment = launcher.environment(running)             # for gcloud, aws, clients and httpx
 launcher.stop(Path("/some/folder"))
 """
 
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from backends.core.detached import created_at, detach, end, is_running
 from backends.core.errors import CliMissingError, UnavailableError
-from backends.core.state import read_json, write_json
+from backends.core.state import read_json, write_json, write_text
 
 if TYPE_CHECKING:
     from backends.rehearsal.cloud.world import World
@@ -35,6 +35,9 @@ DEFAULT_SPEED = 25.0
 IDLE_S = 900.0
 LEAST_IDLE_S = 20.0
 
+AWS_REGION = "us-east-2"
+"""The region that aws and botocore are configured for; the others are asked by name."""
+
 _RECORD = "cloud.json"
 _START_S = 20.0
 _STOP_S = 6.0
@@ -42,7 +45,7 @@ _POLL_S = 0.05
 _FAR_FUTURE_S = 4_102_444_800  # the year 2100
 
 # Variables that would lead gcloud or the libraries past the rehearsal.
-_FOREIGN_PREFIXES = ("CLOUDSDK_", "GOOGLE_", "GCLOUD_", "GCE_METADATA_")
+_FOREIGN_PREFIXES = ("CLOUDSDK_", "GOOGLE_", "GCLOUD_", "GCE_METADATA_", "AWS_", "BOTO_")
 _FOREIGN = frozenset(
     {
         "ALL_PROXY",
@@ -212,7 +215,7 @@ def control(running: Running, method: str, path: str, body: Any = None) -> dict[
 
 
 def environment(running: Running, path: str | None = None) -> dict[str, str]:
-    """Every variable that gcloud, the client libraries and httpx need to be in the rehearsal.
+    """Every variable that gcloud, aws, the client libraries and httpx need to be in the rehearsal.
 
     Use it with `clean`, which also takes out what would lead past it.
 
@@ -251,6 +254,15 @@ def environment(running: Running, path: str | None = None) -> dict[str, str]:
         "GCE_METADATA_ROOT": f"127.0.0.1:{running.port}",
         "GCE_METADATA_HOST": f"127.0.0.1:{running.port}",
         "GCE_METADATA_IP": f"127.0.0.1:{running.port}",
+        # aws and botocore: the real host names, a profile of their own, no metadata server
+        "AWS_CONFIG_FILE": str(folder / "aws" / "config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(folder / "aws" / "credentials"),
+        "AWS_REGION": AWS_REGION,
+        "AWS_DEFAULT_REGION": AWS_REGION,
+        "AWS_CA_BUNDLE": running.ca_file,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_STS_REGIONAL_ENDPOINTS": "regional",
+        "AWS_PAGER": "",
         # requests and httpx
         "HTTP_PROXY": proxy,
         "http_proxy": proxy,
@@ -351,10 +363,17 @@ def _write_logins(running: Running) -> None:
     Written as gcloud itself writes them after `gcloud auth login` (528): a table of credentials and
     a named configuration.
     """
+    from backends.rehearsal.cloud.aws.account import ACCESS_KEY, SECRET_KEY
     from backends.rehearsal.cloud.identity import GCLOUD_CLIENT_ID, REFRESH_TOKEN
 
     folder = Path(running.state_dir)
     _home(folder).mkdir(exist_ok=True, mode=0o700)
+    (folder / "aws").mkdir(exist_ok=True, mode=0o700)
+    write_text(folder / "aws" / "config", f"[default]\nregion = {AWS_REGION}\noutput = json\n")
+    write_text(
+        folder / "aws" / "credentials",
+        f"[default]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n",
+    )
     config = _config_dir(folder)
     (config / "configurations").mkdir(parents=True, exist_ok=True, mode=0o700)
     login = {

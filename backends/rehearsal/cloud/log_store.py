@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import string
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from backends.rehearsal.cloud.log_filter import SEVERITIES, compile_filter
 from backends.rehearsal.cloud.web import Json
@@ -22,6 +22,22 @@ AUDIT = "cloudaudit.googleapis.com%2Factivity"
 EVENT = "cloudaudit.googleapis.com%2Fsystem_event"
 
 _MASK = re.compile(r"hf_[A-Za-z0-9]{8,}")
+
+
+class LogWriter(Protocol):
+    """Takes the lines of an instance: `LogStore`, or another cloud's logs."""
+
+    def write(
+        self,
+        log: str,
+        resource: Json,
+        payload: str | Json,
+        *,
+        severity: str = "DEFAULT",
+        labels: dict[str, str] | None = None,
+        **fields: Any,  # noqa: ANN401 (further fields of the entry)
+    ) -> None:
+        """Write one entry; see `LogStore.write`."""
 
 
 class LogStore:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from backends.rehearsal.cloud.aws.scenarios import AWS_SCENARIOS
 from backends.rehearsal.cloud.catalogue import CPU_QUOTA, GPUS, MEMORY_QUOTA
 from backends.rehearsal.cloud.run import pages
 from backends.rehearsal.cloud.scenario import Scenario
@@ -533,5 +534,5 @@ _APIS: dict[str, Scenario] = {
 }
 
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
-    _DEPLOYMENT | _ENDPOINTS | _APIS | TPU_SCENARIOS
+    {**_DEPLOYMENT, **_ENDPOINTS, **_APIS, **TPU_SCENARIOS, **AWS_SCENARIOS}
 )

@@ -16,6 +16,7 @@ from backends.core.detached import created_at, is_running
 from backends.rehearsal.cloud import launcher
 from backends.rehearsal.cloud.apis import all_apis
 from backends.rehearsal.cloud.app import Application
+from backends.rehearsal.cloud.aws.assembly import AwsSide
 from backends.rehearsal.cloud.certificates import Certificates
 from backends.rehearsal.cloud.cloud import Cloud
 from backends.rehearsal.cloud.control import Control
@@ -73,10 +74,8 @@ async def serve(options: ServerOptions) -> None:
     folder = options.state_dir
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     world_file = folder / "world.json"
-    world = World.load(world_file)
-    fresh = world is None
-    if world is None:
-        world = World.fresh(empty=options.empty)
+    saved = World.load(world_file)
+    world = saved or World.fresh(empty=options.empty)
     certificates = Certificates(folder / "certificates")
     identity = Identity(folder / "certificates", world)
     requests = RequestLog(folder / "requests.jsonl")
@@ -94,10 +93,11 @@ async def serve(options: ServerOptions) -> None:
     cloud.slices = Slices(cloud)
     fleet = cloud.fleet = Fleet(cloud, Containers(world, objects))
     services = fleet.services = Services(cloud)
-    if fresh and not options.empty:
+    if saved is None and not options.empty:
         stage_reference_model(world, objects)
     register_actions(cloud, services, objects)
     endpoints = Endpoints(cloud, fleet)
+    aws = AwsSide(cloud)
     fault_file = FaultFile(folder / "faults.json", cloud.faults)
     door: Door | None = None
 
@@ -109,7 +109,8 @@ async def serve(options: ServerOptions) -> None:
         cloud,
         all_apis(cloud, services, objects),
         endpoints,
-        Control(cloud).answer,
+        aws.front,
+        Control(cloud, aws).answer,
         cut,
         fault_file.read,
     )
@@ -118,7 +119,7 @@ async def serve(options: ServerOptions) -> None:
     _on_signals(stop)
     sock = _bind(options.port)
     await door.open(sock)
-    for part in (fleet, cloud.slices, cloud.life, cloud.hosts):
+    for part in (fleet, cloud.slices, cloud.life, cloud.hosts, aws):
         part.resume()
     background = [
         asyncio.create_task(fleet.reap(), name="reap"),
@@ -135,6 +136,7 @@ async def serve(options: ServerOptions) -> None:
         await asyncio.gather(*background, return_exceptions=True)
         cloud.faults.clear()
         await _end_machines(cloud, services)
+        await aws.close()
         await endpoints.close()
         await door.close()
         world.save(world_file)

@@ -44,6 +44,7 @@ class Request:
         size: Bytes of the body.
         scheme: https or http.
         account: The e-mail whose access token it carries; empty until that was checked.
+        operation: The operation that a request to AWS asks for.
         connection: What tells this client's connection from others.
     """
 
@@ -57,6 +58,7 @@ class Request:
     size: int
     scheme: str = "https"
     account: str = ""
+    operation: str = ""
     connection: tuple[str, int] = ("", 0)
     _json: Any = field(default=None, repr=False)
     _parsed: bool = field(default=False, repr=False)

@@ -60,6 +60,7 @@ class World:
     Keys of dictionaries are resource names, for Cloud Run `region/name`. `options` are small
     circumstances of Compute Engine: `compute_quotas` (by region, `global` or `*`, and metric),
     `serial` (the console's text), `insert_error` (of an instance).
+    `aws` is the whole of AWS's side.
     """
 
     project: str = PROJECT
@@ -89,6 +90,7 @@ class World:
     queued_resources: dict[str, Json] = field(default_factory=dict)
     nodes: dict[str, Json] = field(default_factory=dict)
     options: Json = field(default_factory=dict)
+    aws: Json = field(default_factory=dict)
     counter: int = 0
 
     def __post_init__(self) -> None:

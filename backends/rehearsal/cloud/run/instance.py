@@ -22,7 +22,7 @@ from backends.rehearsal.cloud.log_store import (
     STDERR,
     STDOUT,
     SYSTEM,
-    LogStore,
+    LogWriter,
     without_secrets,
 )
 from backends.rehearsal.cloud.web import Json
@@ -121,7 +121,7 @@ class Instance:
         shape: Shape,
         plan: Plan,
         speed: float,
-        logs: LogStore,
+        logs: LogWriter,
         on_end: Callable[[Instance], None],
     ) -> None:
         self.id = "00" + secrets.token_hex(40)

@@ -1,0 +1,78 @@
+"""Puts AWS's side of the rehearsal together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backends.rehearsal.cloud.aws import ec2, ecr, pricing, troubles
+from backends.rehearsal.cloud.aws.account import Account
+from backends.rehearsal.cloud.aws.endpoints import Endpoints
+from backends.rehearsal.cloud.aws.front import Front
+from backends.rehearsal.cloud.aws.hosting import Hosting
+from backends.rehearsal.cloud.aws.identity import Iam, sts
+from backends.rehearsal.cloud.aws.logs import CloudWatchLogs
+from backends.rehearsal.cloud.aws.metrics import Metrics
+from backends.rehearsal.cloud.aws.quotas import Quotas
+from backends.rehearsal.cloud.aws.runtime import Runtime
+from backends.rehearsal.cloud.aws.sagemaker import SageMaker
+from backends.rehearsal.cloud.aws.scaling import AutoScaling
+from backends.rehearsal.cloud.web import Json
+
+if TYPE_CHECKING:
+    from backends.rehearsal.cloud.cloud import Cloud
+
+
+class AwsSide:
+    """AWS's side: the front that answers, and what runs behind it.
+
+    Args:
+        cloud: The parts of the cloud.
+
+    Attributes:
+        front: Answers requests.
+    """
+
+    def __init__(self, cloud: Cloud) -> None:
+        account = Account(cloud.world)
+        iam = Iam(account, cloud)
+        self._logs = CloudWatchLogs(account)
+        self._metrics = Metrics(account)
+        self._hosting = Hosting(account, cloud, iam, self._logs)
+        self._endpoints = Endpoints(account, cloud, self._hosting, self._metrics)
+        self._runtime = Runtime(self._endpoints, self._metrics)
+        control = SageMaker(account, iam, self._endpoints).service()
+        self.front = Front(
+            account,
+            [
+                sts(),
+                iam.service(),
+                self._runtime.service(control),
+                Quotas(account).service(),
+                ecr.service(),
+                self._logs.service(),
+                self._metrics.service(),
+                pricing.service(),
+                AutoScaling(account, self._endpoints).service(),
+                ec2.service(),
+            ],
+        )
+        troubles.register(cloud.faults, account)
+
+    def resume(self) -> None:
+        """Take up what was there before a restart."""
+        self._endpoints.resume()
+
+    def shown(self) -> list[Json]:
+        """Every instance, as the control API shows it."""
+        return self._hosting.shown()
+
+    async def clear(self) -> None:
+        """Stop all that runs and forget what was written."""
+        await self._endpoints.clear()
+        self._logs.clear()
+        self._metrics.clear()
+
+    async def close(self) -> None:
+        """End with the cloud; what it has is kept."""
+        await self._endpoints.clear()
+        await self._runtime.close()

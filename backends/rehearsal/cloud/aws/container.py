@@ -1,0 +1,164 @@
+"""What the vLLM container of an endpoint would do on SageMaker's machines, and how it is played."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from backends.core.errors import NotFoundError
+from backends.knowledge.checkpoints import Checkpoint, find_checkpoint
+from backends.knowledge.targets import find_profile
+from backends.rehearsal.cloud.aws.catalogue import INSTANCE_TYPES, InstanceType
+from backends.rehearsal.cloud.faults import StartTrouble
+from backends.rehearsal.cloud.run.container import Plan
+from backends.rehearsal.cloud.web import Json
+
+_PREFIX = "SM_VLLM_"
+_CUDA = re.compile(r"-cu(\d+)-")
+# The first AMI whose driver (580) runs images of CUDA 13; T4 machines get an older one by default.
+_CUDA_13_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
+# What vLLM and the operating system take beside the weights while they are mapped.
+_HOST_SPARE_GIB = 4.0
+
+# vLLM's settings that the simulator takes as they are: SM_VLLM_MAX_MODEL_LEN -> --max-model-len.
+_PASSED = (
+    "max-model-len",
+    "max-num-seqs",
+    "max-num-batched-tokens",
+    "gpu-memory-utilization",
+    "tensor-parallel-size",
+    "kv-cache-dtype",
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How one instance of a variant is played.
+
+    Attributes:
+        plan: The container; None where it cannot even be started.
+        refused: Why it cannot, as SageMaker says it.
+    """
+
+    plan: Plan | None
+    refused: str = ""
+
+
+def launch(
+    endpoint: str,
+    variant: Json,
+    container: Json,
+    instance_type: str,
+    troubles: Sequence[StartTrouble],
+) -> Launch:
+    """How a start of a variant's container goes.
+
+    Args:
+        endpoint: The endpoint's name.
+        variant: The variant of its configuration.
+        container: The model's primary container.
+        instance_type: Where it was placed.
+        troubles: Faults that were switched on for this start.
+    """
+    machine = INSTANCE_TYPES[instance_type]
+    env = {key: str(value) for key, value in (container.get("Environment") or {}).items()}
+    if _needs_newer_driver(container, variant, machine):
+        return Launch(
+            None,
+            "CannotStartContainerError. Please ensure the model container for variant "
+            f"{variant['VariantName']} starts correctly when invoked with 'docker run <image> "
+            "serve'",
+        )
+    trouble = next((item for item in troubles if item.slow == 1.0), None)
+    factor = 1.0
+    for item in troubles:
+        factor *= item.slow
+    checkpoint = _checkpoint(env)
+    if trouble is None:
+        trouble = _natural(endpoint, env, checkpoint, machine)
+    profile = find_profile(machine.profile)
+    argv = _simulator(profile.name, checkpoint, env)
+    if trouble is not None and trouble.fail:
+        argv.append(f"--fail={trouble.fail}")
+    key = env.get(f"{_PREFIX}API_KEY", "")
+    return Launch(
+        Plan(
+            argv=tuple(argv),
+            profile=profile,
+            startup_factor=factor,
+            trouble=trouble,
+            env={"VLLM_API_KEY": key},
+        )
+    )
+
+
+def _needs_newer_driver(container: Json, variant: Json, machine: InstanceType) -> bool:
+    cuda = _CUDA.search(str(container.get("Image", "")))
+    wants = cuda is not None and int(cuda[1]) >= 130
+    return machine.gpu == "T4" and wants and variant.get("InferenceAmiVersion") != _CUDA_13_AMI
+
+
+def _checkpoint(env: Mapping[str, str]) -> Checkpoint | None:
+    model = env.get(f"{_PREFIX}MODEL", "")
+    try:
+        return find_checkpoint(model)
+    except NotFoundError:
+        return None
+
+
+def _natural(
+    endpoint: str, env: Mapping[str, str], checkpoint: Checkpoint | None, machine: InstanceType
+) -> StartTrouble | None:
+    """What goes wrong because of what was asked for."""
+    trouble = StartTrouble(f"natural-{endpoint}")
+    if not machine.gpus:
+        return replace(
+            trouble,
+            after="version ",
+            lines=[
+                "RuntimeError: Failed to infer device type, please set the environment variable "
+                "`VLLM_LOGGING_LEVEL=DEBUG` to turn on verbose logging to help debug the issue."
+            ],
+            exit_code=1,
+        )
+    if not env.get(f"{_PREFIX}MODEL") or checkpoint is None:
+        return replace(trouble, fail="bad-model")
+    size = checkpoint.disk_gb.value * 1e9
+    largest = min(size, 23_265_352_448)
+    if size / 2**30 > machine.memory_gib + _HOST_SPARE_GIB:
+        return replace(
+            trouble,
+            after="Starting to load model",
+            lines=[
+                "Traceback (most recent call last):",
+                f"RuntimeError: unable to mmap {largest:.0f} bytes from file "
+                "</root/.cache/huggingface/hub/model.safetensors>: Cannot allocate memory (12)",
+            ],
+            exit_code=1,
+        )
+    return None
+
+
+def _simulator(profile: str, checkpoint: Checkpoint | None, env: Mapping[str, str]) -> list[str]:
+    name = checkpoint.name if checkpoint else find_profile(profile).checkpoint
+    model = env.get(f"{_PREFIX}MODEL") or name
+    argv = [
+        sys.executable,
+        "-m",
+        "backends.serving.simulator",
+        f"--profile={profile}",
+        f"--checkpoint={name}",
+        "--admission-cap=0",
+        f"--model={model}",
+        f"--served-model-name={env.get(f'{_PREFIX}SERVED_MODEL_NAME') or model}",
+    ]
+    for flag in _PASSED:
+        value = env.get(_PREFIX + flag.upper().replace("-", "_"))
+        if value:
+            argv.append(f"--{flag}={value}")
+    for flag in ("tool-call-parser", "reasoning-parser"):
+        value = env.get(_PREFIX + flag.upper().replace("-", "_"), "")
+        argv.append(f"--{flag}={'gemma4' if value == 'gemma4' else ''}")
+    return argv
