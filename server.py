@@ -19,7 +19,7 @@ from backends.core import answers
 from backends.core.lifecycle import serve
 from backends.core.names import SERVER_NAME, VERSION
 from backends.core.tools import Kind, StrictServer, ToolBox, app_of
-from backends.verbs import about, deploying, measuring, observing, operating, operations
+from backends.verbs import about, deploying, diagnosing, measuring, observing, operating, operations
 from backends.verbs.deploying import Approval
 
 INSTRUCTIONS = """\
@@ -304,6 +304,31 @@ async def get_logs(
     return await observing.get_logs(app_of(ctx), target, name, source, lines)
 
 
+@box.add(
+    read,
+    "Diagnose a failure",
+    ability="diagnose",
+    anthropic__searchHint="error failed why log analyze root cause fix not answering",
+)
+async def diagnose(
+    ctx: Context,
+    target: AnyTarget = None,
+    name: NameOrOnly = None,
+    text: Annotated[
+        str | None,
+        Field(description="Pasted log or error, instead of looking.", max_length=1_000_000),
+    ] = None,
+    ask_model: Annotated[
+        bool, Field(description="Let the deployed model sum up what is not known.")
+    ] = False,
+) -> answers.Diagnosis:
+    """Why something fails: reads status, logs, metrics and recent errors, or pasted text.
+
+    Names known causes with the lines and the fix, and false alarms; says unknown when it is.
+    """
+    return await diagnosing.diagnose(app_of(ctx), target, name, text, ask_model=ask_model)
+
+
 # ---------------------------------------------------------------------------------------- measure
 
 
@@ -565,10 +590,11 @@ def add_prompts(server: StrictServer) -> None:
         which = f"{target}/{name}" if name else target
         told = f" The symptom: {symptom}." if symptom else ""
         return (
-            f"{which} does not answer as it should.{told} Change nothing yet. Look at get_status "
-            "with detail=true, get_metrics, get_logs and verify_model_health, in that order. Name "
-            "the cause with the evidence line, what it means, and the exact call that mends it. "
-            "If you cannot tell, say so and show the most telling lines."
+            f"{which} does not answer as it should.{told} Change nothing yet. Call diagnose, then "
+            "look at get_status with detail=true, get_metrics, get_logs and verify_model_health "
+            "as far as it leaves open. Name the cause with the evidence line, what it means, and "
+            "the exact call that mends it. If you cannot tell, say so and show the most telling "
+            "lines."
         )
 
     @server.prompt(name="tear-down-everything", title="Tear down everything")

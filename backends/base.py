@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
@@ -196,6 +197,11 @@ class Backend(abc.ABC):
             if waited + _LOOK_EVERY_S > timeout_s:
                 return status, waited
             await asyncio.sleep(_LOOK_EVERY_S)
+
+    def log_files(self, name: str) -> Mapping[str, Path]:
+        """Logs that are whole files on this machine, by source; empty where they are not."""
+        del name
+        return {}
 
     @classmethod
     def failure_signatures(cls) -> Sequence[Signature]:
@@ -467,6 +473,7 @@ ABILITIES: dict[str, type] = {
     "query_model": Backend,
     "get_metrics": Backend,
     "get_logs": HasLogs,
+    "diagnose": Backend,
     "run_benchmark": Backend,
     "start_serving": CanStart,
     "stop_serving": CanStop,

@@ -26,6 +26,7 @@ READ = {
     "query_model",
     "get_metrics",
     "get_logs",
+    "diagnose",
     "get_benchmarks",
     "get_operation",
     "find_capacity",

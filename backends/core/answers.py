@@ -275,6 +275,44 @@ class LogsAnswer(Answer):
     cut_chars: int = 0
 
 
+class Finding(Part):
+    """One reason, symptom or false alarm: its lines, what they mean, and what mends it."""
+
+    id: str
+    kind: Literal["cause", "symptom", "harmless"]
+    cause: str
+    fix: str
+    evidence: str
+    where: str
+    times: int = 1
+    known_from: str | None = None
+    as_of: str | None = None
+
+
+class Looked(Part):
+    """One source that was read, or why it could not be."""
+
+    source: str
+    lines: int
+    problem: str | None = None
+
+
+class Diagnosis(Answer):
+    """What is wrong, as far as it is known. `opinion` is the deployed model's, if it was asked."""
+
+    target: str | None = None
+    name: str | None = None
+    state: State | None = None
+    verdict: Literal["known", "unknown", "nothing found"]
+    causes: list[Finding] = Field(default_factory=list)
+    earlier: list[Finding] = Field(default_factory=list)
+    harmless: list[Finding] = Field(default_factory=list)
+    telling_lines: list[str] = Field(default_factory=list)
+    looked_at: list[Looked] = Field(default_factory=list)
+    opinion: str | None = None
+    opinion_by: str | None = None
+
+
 class ModelEntry(Part):
     """A checkpoint somewhere."""
 

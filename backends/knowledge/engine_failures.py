@@ -1,9 +1,9 @@
 """How a vLLM that does not start says so: one table of telling lines, causes and next actions.
 
-Data, read by `startup_log`. Each rule's text was taken from a recorded log (vLLM 0.32.0, CPU build,
-2026-11-30), from the raising line in vLLM 0.32.0's source, or from a published log of a cloud
-deployment. Rules are tried in order and the first that matches a line names the failure, so the
-special stand before the general.
+Data, read by `serving.startup_log` and `failures`. Each rule's text was taken from a recorded log
+(vLLM 0.32.0, CPU build, 2026-11-30), from the raising line in vLLM 0.32.0's source, or from a
+published log of a cloud deployment. Rules are tried in order and the first that matches a line
+names the failure, so the special stand before the general.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class FailureRule:
     """One way of failing.
 
     Args:
-        kind: What it is called.
+        id: What it is called.
+        kind: The kind that `StartupProgress` reports.
         pattern: Searched in a line with colours, process prefix and log level taken off. Its
             named groups may be used in `cause` and `next_action`; a group that did not take
             part reads `unknown`.
@@ -47,24 +48,27 @@ class FailureRule:
         next_action: The setting to change, by its tool argument and its vLLM flag.
     """
 
+    id: str
     kind: FailureKind
     pattern: re.Pattern[str]
     cause: str
     next_action: str
 
 
-def _rule(kind: FailureKind, pattern: str, cause: str, next_action: str) -> FailureRule:
-    return FailureRule(kind, re.compile(pattern), cause, next_action)
+def _rule(id: str, kind: FailureKind, pattern: str, cause: str, next_action: str) -> FailureRule:
+    return FailureRule(id, kind, re.compile(pattern), cause, next_action)
 
 
 RULES: tuple[FailureRule, ...] = (
     _rule(
+        "port_in_use",
         FailureKind.PORT_IN_USE,
         r"\[Errno (?:98|48)\].*|[Aa]ddress already in use",
         "Another process listens on the port that vLLM was told to use.",
         "Choose a free `port` (--port), or stop what listens there.",
     ),
     _rule(
+        "container_memory",
         FailureKind.KILLED,
         r"Memory limit of (?P<limit>\d+ \w+) exceeded",
         "The container used more memory than the {limit} it may have, and was killed.",
@@ -72,6 +76,7 @@ RULES: tuple[FailureRule, ...] = (
         "runai_streamer` where weights are staged in memory.",
     ),
     _rule(
+        "killed",
         FailureKind.KILLED,
         r"Out of memory: Killed process|oom-kill|[Tt]erminated on signal 9|OOMKilled"
         r"|exit code: -9\b|Failed core proc\(s\): \{[^}]*: -9\b",
@@ -81,6 +86,7 @@ RULES: tuple[FailureRule, ...] = (
         "checkpoint.",
     ),
     _rule(
+        "kv_below_length",
         FailureKind.KV_TOO_SMALL,
         r"max seq len \((?P<asked>\d+)\).*KV cache is needed.*"
         r"estimated maximum model length is (?P<fits>\d+)",
@@ -91,6 +97,7 @@ RULES: tuple[FailureRule, ...] = (
         "kv_cache_dtype fp8 where the GPU has it.",
     ),
     _rule(
+        "kv_below_length_old",
         FailureKind.KV_TOO_SMALL,
         r"max seq len \((?P<asked>\d+)\).*KV cache is needed"
         r"|max seq len \((?P<asked_old>\d+)\) is larger than the maximum number of tokens",
@@ -99,6 +106,7 @@ RULES: tuple[FailureRule, ...] = (
         "(--gpu-memory-utilization).",
     ),
     _rule(
+        "no_kv_memory",
         FailureKind.KV_TOO_SMALL,
         r"No available memory for the cache blocks|Available KV cache memory: -",
         "Weights and working memory already take more than gpu_memory_utilization allows, so "
@@ -108,6 +116,7 @@ RULES: tuple[FailureRule, ...] = (
         "`--limit-mm-per-prompt` with zeros frees the vision and audio towers' share.",
     ),
     _rule(
+        "accelerator_taken",
         FailureKind.OUT_OF_MEMORY,
         r"Free memory on device \S* ?\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup "
         r"is less than",
@@ -116,6 +125,7 @@ RULES: tuple[FailureRule, ...] = (
         "(--gpu-memory-utilization) below {free}/{total}.",
     ),
     _rule(
+        "cpu_kv_space",
         FailureKind.OUT_OF_MEMORY,
         r"Available memory on node \d+ \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\)",
         "The KV cache that was asked for is larger than this machine's free RAM ({free} of "
@@ -124,6 +134,7 @@ RULES: tuple[FailureRule, ...] = (
         "on a CPU build, or free memory.",
     ),
     _rule(
+        "host_cannot_map",
         FailureKind.OUT_OF_MEMORY,
         r"unable to mmap (?P<bytes>\d+) bytes.*Cannot allocate memory",
         "The host's RAM, not the accelerator's memory, is too small to map a weights file of "
@@ -131,12 +142,14 @@ RULES: tuple[FailureRule, ...] = (
         "Choose an instance with the same accelerator and more RAM, or a smaller checkpoint.",
     ),
     _rule(
+        "host_memory",
         FailureKind.OUT_OF_MEMORY,
         r"DefaultCPUAllocator: can't allocate memory|\bMemoryError\b|Cannot allocate memory",
         "The host ran out of RAM.",
         "Free memory, use a machine with more RAM, or serve a smaller checkpoint.",
     ),
     _rule(
+        "accelerator_memory",
         FailureKind.OUT_OF_MEMORY,
         r"OutOfMemoryError|CUDA out of memory|HIP out of memory"
         r"|RESOURCE_EXHAUSTED.*(?:HBM|[Oo]ut of memory|hbm)|exceeds available HBM",
@@ -146,6 +159,7 @@ RULES: tuple[FailureRule, ...] = (
         "`tensor_parallel_size`, or take an accelerator with more memory.",
     ),
     _rule(
+        "length_above_config",
         FailureKind.MAX_MODEL_LEN,
         r"max_model_len \((?P<asked>\d+)\) is greater than the derived max_model_len "
         r"\(max_position_embeddings=(?P<limit>\d+)",
@@ -153,12 +167,14 @@ RULES: tuple[FailureRule, ...] = (
         "Set `max_model_len` (--max-model-len) to {limit} or less.",
     ),
     _rule(
+        "length_above_config_old",
         FailureKind.MAX_MODEL_LEN,
         r"max_model_len \((?P<asked>\d+)\) is greater than the derived max_model_len",
         "{asked} tokens are more than the model's config.json allows.",
         "Lower `max_model_len` (--max-model-len), or leave it out to use the model's own limit.",
     ),
     _rule(
+        "heads_indivisible",
         FailureKind.TENSOR_PARALLEL,
         r"attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel size "
         r"\((?P<tp>\d+)\)",
@@ -166,6 +182,7 @@ RULES: tuple[FailureRule, ...] = (
         "Set `tensor_parallel_size` (--tensor-parallel-size) to a divisor of {heads}.",
     ),
     _rule(
+        "too_few_accelerators",
         FailureKind.TENSOR_PARALLEL,
         r"World size \((?P<world>\d+)\) is larger than the number of available GPUs "
         r"\((?P<gpus>\d+)\)",
@@ -173,6 +190,7 @@ RULES: tuple[FailureRule, ...] = (
         "Set `tensor_parallel_size` (--tensor-parallel-size) to {gpus} or less.",
     ),
     _rule(
+        "driver_mismatch",
         FailureKind.NO_GPU,
         r"Error 803|unsupported display driver / cuda driver combination",
         "The CUDA libraries of this vLLM do not fit the host's driver.",
@@ -180,6 +198,7 @@ RULES: tuple[FailureRule, ...] = (
         "version (a -cu129 tag on drivers of the 535 branch), or update the driver.",
     ),
     _rule(
+        "no_accelerator",
         FailureKind.NO_GPU,
         r"Failed to infer device type|No CUDA GPUs are available|Found no NVIDIA driver"
         r"|no NVIDIA GPU detected|libcuda\.so\.1: cannot open shared object"
@@ -189,6 +208,7 @@ RULES: tuple[FailureRule, ...] = (
         "given the device; on a machine without one use a CPU build of vLLM.",
     ),
     _rule(
+        "cuda_libraries",
         FailureKind.NO_GPU,
         r"ImportError: lib(?:cudart|cudnn|cublas)\S*\.so",
         "vLLM's CUDA libraries are missing: it was installed beside a torch for another CUDA "
@@ -196,12 +216,14 @@ RULES: tuple[FailureRule, ...] = (
         "Reinstall vllm with its dependencies, and torch from the index of the same CUDA version.",
     ),
     _rule(
+        "no_kernel_for_gpu",
         FailureKind.UNSUPPORTED_GPU,
         r"no kernel image is available for execution on the device",
         "The wheel has no code for this GPU's compute capability.",
         "Install a vLLM build that lists the GPU's architecture (a T4 is sm_75).",
     ),
     _rule(
+        "shared_memory",
         FailureKind.UNSUPPORTED_GPU,
         r"out of resource: shared memory, Required: (?P<needed>\d+), Hardware limit: (?P<has>\d+)",
         "An attention kernel wants {needed} bytes of shared memory; the GPU has {has}.",
@@ -209,12 +231,14 @@ RULES: tuple[FailureRule, ...] = (
         "update of vLLM has undone it.",
     ),
     _rule(
+        "no_bfloat16",
         FailureKind.UNSUPPORTED_GPU,
         r"[Bb]float16 is only supported on GPUs with compute capability",
         "The GPU is too old for bfloat16.",
         "Set `dtype` (--dtype) to float16.",
     ),
     _rule(
+        "model_gated",
         FailureKind.MODEL_GATED,
         r"GatedRepoError|Cannot access gated repo|Access to model \S+ is restricted"
         r"|401 Client Error.*huggingface|RepositoryNotFoundError: 401",
@@ -223,6 +247,7 @@ RULES: tuple[FailureRule, ...] = (
         "`save_hf_token` for a cloud target).",
     ),
     _rule(
+        "hub_unreachable",
         FailureKind.HUB_UNREACHABLE,
         r"error happened while trying to locate the (?:file|files) on the Hub"
         r"|We couldn't connect to '?https?://|NameResolutionError|Temporary failure in name resol"
@@ -233,6 +258,7 @@ RULES: tuple[FailureRule, ...] = (
         "the weights with `stage_model` and serve the directory or bucket path.",
     ),
     _rule(
+        "model_not_cached",
         FailureKind.MODEL_NOT_FOUND,
         r"Cannot find an appropriate cached snapshot folder",
         "The model is neither a directory here nor in the local hub cache, and the hub is switched "
@@ -240,6 +266,7 @@ RULES: tuple[FailureRule, ...] = (
         "Correct `model` to an existing directory with a config.json, or download it first.",
     ),
     _rule(
+        "model_not_found",
         FailureKind.MODEL_NOT_FOUND,
         r"RepositoryNotFoundError|is not a local folder and is not a valid model identifier"
         r"|HFValidationError|Repo id must|Invalid repository ID or local directory"
@@ -251,6 +278,7 @@ RULES: tuple[FailureRule, ...] = (
         "config.json, the tokenizer and the safetensors files.",
     ),
     _rule(
+        "unsupported_model",
         FailureKind.UNSUPPORTED_MODEL,
         r"Model architectures? \S+ (?:are|is) not supported"
         r"|does not recognize this architecture|per-layer attribute",
@@ -260,12 +288,14 @@ RULES: tuple[FailureRule, ...] = (
         "in the model's config.json.",
     ),
     _rule(
+        "disk_full",
         FailureKind.DISK_FULL,
         r"[Nn]o space left on device",
         "A disk filled up, usually while weights were downloaded or a cache was written.",
         "Use a larger disk, or point HF_HOME, TMPDIR and VLLM_CACHE_ROOT at one with room.",
     ),
     _rule(
+        "unknown_argument",
         FailureKind.BAD_ARGUMENT,
         r"error: unrecognized arguments: (?P<argument>.+)",
         "This version of vLLM does not know {argument}.",
@@ -273,18 +303,21 @@ RULES: tuple[FailureRule, ...] = (
         "--help=all` lists what this version takes.",
     ),
     _rule(
+        "bad_value",
         FailureKind.BAD_ARGUMENT,
         r"error: argument (?P<argument>[^:]+): (?P<problem>.+)",
         "{argument}: {problem}.",
         "Correct the value of {argument}: `vllm serve --help=all` lists what it may be.",
     ),
     _rule(
+        "bad_parser",
         FailureKind.BAD_ARGUMENT,
         r"invalid (?P<argument>tool call|reasoning) parser: (?P<value>\S+)",
         "This version of vLLM has no {argument} parser {value}.",
         "Correct the parser's name; the message lists those there are.",
     ),
     _rule(
+        "bad_command_line",
         FailureKind.BAD_ARGUMENT,
         r"^(?:vllm|api_server\.py|__main__\.py)[\w ]*: error: (?P<problem>.+)",
         "The command line was refused: {problem}.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -269,6 +270,13 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
         return f"removed {records.folder(name)}"
 
     # --------------------------------------------------------------------------------- reading
+
+    def log_files(self, name: str) -> Mapping[str, Path]:
+        """The engine's log of this start."""
+        if name == ATTACHED and self.services.settings.base_url is not None:
+            return {}
+        path = self._records().log(name)
+        return {"engine": path} if path.exists() else {}
 
     async def logs(self, name: str, source: str | None, lines: int) -> LogsAnswer:
         """The engine's log of this start, or of the one before."""
