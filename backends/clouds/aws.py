@@ -13,9 +13,9 @@ async for event in aws.events("sagemaker-runtime", "invoke_endpoint_with_respons
                               "us-east-2", EndpointName="gemma", Body=b"{...}"): ...
 ```
 
-In a rehearsal everything, the CLI included, goes to AWS's real host names through the rehearsal's
-door (`HTTPS_PROXY`, its own certificate authority), so that addresses, signatures and regions are
-what they are in earnest and nothing leaves the machine; `env()` has the variables.
+In a rehearsal everything, the CLI included, goes to the rehearsal (`AWS_ENDPOINT_URL`); AWS's real
+host names lead there too, through its door (`HTTPS_PROXY`, its own certificate authority), for
+whoever makes an address by itself. `env()` has the variables. The region is the signature's.
 """
 
 from __future__ import annotations

@@ -94,17 +94,23 @@ class AwsClients:
     def _make(self, service: str, region: str) -> Any:  # noqa: ANN401
         from botocore.config import Config  # type: ignore[import-untyped]
 
-        proxy = proxy_of(self._env)
+        # A rehearsal has one address for all of AWS; otherwise botocore knows where to go.
+        endpoint = self._env.get("AWS_ENDPOINT_URL")
+        proxy = None if endpoint else proxy_of(self._env)
         config = Config(
             retries={"mode": "adaptive", "total_max_attempts": _ATTEMPTS},
             connect_timeout=CONNECT_S,
             read_timeout=READ_S,
             max_pool_connections=_THREADS,
-            # In earnest botocore finds a proxy by itself.
+            # Without one botocore looks into the environment by itself.
             proxies={"https": proxy, "http": proxy} if proxy else None,
         )
         return self._session.create_client(
-            service, region_name=region, config=config, verify=ca_file_of(self._env)
+            service,
+            region_name=region,
+            config=config,
+            verify=ca_file_of(self._env),
+            endpoint_url=endpoint,
         )
 
 

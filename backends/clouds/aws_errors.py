@@ -148,15 +148,16 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         OutcomeUnknownError,
+        # Behind a proxy urllib3 calls every broken connection one that it could not make.
         r"Read timeout on endpoint|Connection was closed before we received a valid response"
-        r"|Connection reset by peer",
+        r"|Connection reset by peer|Failed to connect to proxy",
         "The answer was lost on its way. What was asked for may have happened.",
         _LOOK,
     ),
     rule(
         UnavailableError,
         r"Could not connect to the endpoint URL|Connect timeout|SSL validation failed"
-        r"|CERTIFICATE_VERIFY_FAILED|Failed to connect to proxy|Connection refused"
+        r"|CERTIFICATE_VERIFY_FAILED|Connection refused"
         r"|HTTPClientError|Network is unreachable",
         "AWS could not be reached from this machine, or has no such region.",
         "Check the region's name, and the network, proxy and certificates of this machine.",

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequ
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from backends.rehearsal.cloud.aws.wire import operation_of
+from backends.rehearsal.cloud.aws.wire import operation_of, signed
 from backends.rehearsal.cloud.faults import RequestFault
 from backends.rehearsal.cloud.identity import TokenError
 from backends.rehearsal.cloud.request_log import loggable
@@ -91,7 +91,7 @@ class Application:
         if request is None:
             return
         try:
-            if request.scheme == "http" and request.host in _LOOPBACK:
+            if request.scheme == "http" and request.host in _LOOPBACK and not signed(request):
                 await _answer(await self._control(request), request, send)
                 return
             await _unless_gone(self._serve(request, began, send), receive)
@@ -100,7 +100,7 @@ class Application:
 
     async def _serve(self, request: Request, began: float, send: Send) -> None:
         endpoint = self._endpoints.serves(request.host)
-        aws = self._aws.serves(request.host)
+        aws = self._aws.serves(request.host) or signed(request)
         if aws:
             request.operation = operation_of(request)
         body = None if endpoint else loggable(request)

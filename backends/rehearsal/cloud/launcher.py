@@ -254,7 +254,9 @@ def environment(running: Running, path: str | None = None) -> dict[str, str]:
         "GCE_METADATA_ROOT": f"127.0.0.1:{running.port}",
         "GCE_METADATA_HOST": f"127.0.0.1:{running.port}",
         "GCE_METADATA_IP": f"127.0.0.1:{running.port}",
-        # aws and botocore: the real host names, a profile of their own, no metadata server
+        # aws and botocore: told where to go (real host names lead here too, by the proxy), with a
+        # profile of their own and no metadata server
+        "AWS_ENDPOINT_URL": proxy,
         "AWS_CONFIG_FILE": str(folder / "aws" / "config"),
         "AWS_SHARED_CREDENTIALS_FILE": str(folder / "aws" / "credentials"),
         "AWS_REGION": AWS_REGION,

@@ -17,7 +17,7 @@ from backends.rehearsal.cloud.aws.account import (
     USER_ARN,
     Account,
 )
-from backends.rehearsal.cloud.aws.catalogue import DEFAULT_REGION, REGIONS
+from backends.rehearsal.cloud.aws.catalogue import REGIONS
 from backends.rehearsal.cloud.aws.wire import (
     AwsError,
     Call,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _HOSTS = re.compile(r"[\w.-]+\.(amazonaws\.com(\.cn)?|api\.aws|aws\.dev)")
 _CREDENTIAL = re.compile(r"Credential=([^/]+)/\d{8}/([\w-]+)/([\w-]+)/aws4_request")
 _REGION_IN_HOST = re.compile(r"\.([a-z]{2}(?:-[a-z]+)+-\d)\.")
-# One place for the world: their signatures name this region wherever the caller is.
-_GLOBAL = {"iam": "us-east-1"}
+# One place for the world, wherever the caller is.
+_EVERYWHERE = {"iam", "sts", "pricing"}
 
 # Which code says that a key is unknown or a token has expired, and with which status.
 _UNKNOWN_KEY: dict[Protocol, tuple[str, int]] = {
@@ -78,6 +78,7 @@ class Front:
         try:
             service, region = self._whom(request)
             protocol = protocol_of(request, service)
+            self._place(request, service, region, protocol)
             self._admit(request, protocol)
             operation = operation_of(request)
             call = Call(region, operation, params_of(request, protocol), request)
@@ -114,38 +115,39 @@ class Front:
     # ------------------------------------------------------------------------- inside
 
     def _whom(self, request: Request) -> tuple[Service, str]:
-        """The service and the region of a request, by its signature.
+        """The service and the region that a request is signed for.
 
         Raises:
-            AwsError: It has none, or it is for another region or service than the host.
+            AwsError: It is not signed, or for a service that is not played.
         """
         found = _CREDENTIAL.search(request.headers.get("authorization", ""))
         if found is None:
             raise AwsError(
                 "MissingAuthenticationTokenException", "Missing Authentication Token", 403
             )
-        _, region, name = found.groups()
-        service = self._services.get(name)
+        service = self._services.get(found[3])
         if service is None:
             raise AwsError(
-                "UnknownOperationException", f"{name} is not part of the rehearsal.", 404
+                "UnknownOperationException", f"{found[3]} is not part of the rehearsal.", 404
             )
-        host = _REGION_IN_HOST.search(request.host)
-        place = host[1] if host else _GLOBAL.get(name, DEFAULT_REGION if name == "sts" else region)
-        if region != place and not (host is None and name == "sts"):
-            code = (
-                "SignatureDoesNotMatch"
-                if service.protocol == "query"
-                else ("InvalidSignatureException")
-            )
+        return service, found[2]
+
+    def _place(self, request: Request, service: Service, region: str, protocol: Protocol) -> None:
+        """Check that a region is what the host says, and one of the account's.
+
+        Raises:
+            AwsError: It is not.
+        """
+        host = _REGION_IN_HOST.search(request.host) if self.serves(request.host) else None
+        if host is not None and region != host[1]:
+            code = "InvalidSignatureException" if protocol == "json" else "SignatureDoesNotMatch"
             raise AwsError(
                 code, f"Credential should be scoped to a valid region, not '{region}'. ", 403
             )
-        if name not in _GLOBAL and region not in REGIONS and name != "pricing":
+        if service.name not in _EVERYWHERE and region not in REGIONS:
             # A region that is not enabled for the account knows no key of it.
-            code, status = _UNKNOWN_KEY[service.protocol]
+            code, status = _UNKNOWN_KEY[protocol]
             raise AwsError(code, "The security token included in the request is invalid.", status)
-        return service, region
 
     def _admit(self, request: Request, protocol: Protocol) -> None:
         """Check the key.

@@ -12,11 +12,9 @@ from types import MappingProxyType
 from backends.rehearsal.cloud.scenario import Scenario
 from backends.rehearsal.cloud.web import Json
 
-_AWS = r"amazonaws\.com"
 
-
-def _request(operation: str = "", **fields: object) -> Json:
-    return {"kind": "request", "host": _AWS, "operation": operation, **fields}
+def _request(operation: str = ".", **fields: object) -> Json:
+    return {"kind": "request", "operation": operation, **fields}
 
 
 def _refusal(operation: str, code: str, words: str, *, status: int = 400, times: int = 1) -> Json:
@@ -35,7 +33,7 @@ AWS_SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
             "An error occurred (429) when calling the CreateOAuth2Token operation: Rate exceeded.",
             "The login was renewed too often.",
             "",
-            (_refusal("GetCallerIdentity", "ThrottlingException", "Rate exceeded"),),
+            (_refusal("GetCallerIdentity", "429", "Rate exceeded"),),
         ),
         "aws-denied": Scenario(
             "AccessDeniedException: User ... is not authorized to perform: sagemaker:...",
@@ -59,7 +57,7 @@ AWS_SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
             "ServiceUnavailable, or InternalFailure",
             "AWS does not answer well.",
             "",
-            (_refusal("", "ServiceUnavailable", "Service is unavailable.", status=503, times=-1),),
+            (_refusal(".", "ServiceUnavailable", "Service is unavailable.", status=503, times=-1),),
         ),
         "aws-internal-failure": Scenario(
             "InternalFailure: The request processing has failed because of an unknown error",

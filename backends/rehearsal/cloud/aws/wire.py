@@ -108,6 +108,11 @@ _REST = {
 }
 
 
+def signed(request: Request) -> bool:
+    """Whether a request is signed for AWS, whichever host it was sent to."""
+    return request.headers.get("authorization", "").startswith("AWS4-HMAC-SHA256")
+
+
 def operation_of(request: Request) -> str:
     """The operation a request asks for; empty where it cannot be told."""
     target = _TARGET.search(request.headers.get("x-amz-target", ""))
