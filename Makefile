@@ -16,7 +16,7 @@ REFUSED := build/network-refused
 CODE := server.py backends tests $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo rehearse test lint format probe docs clean clean-all
+.PHONY: help setup run demo rehearse test lint format probe evaluate docs clean clean-all
 
 help: ## Show this list
 	@echo "vllm-devops: the whole life of a vLLM deployment, over MCP"
@@ -58,6 +58,11 @@ format: $(DEV) ## Format the code and mend what can be mended
 
 probe: $(SERVER) ## Ask the server by raw JSON-RPC, in every protocol version
 	@exec $(PY) -m backends.rehearsal.probe $(ARGS)
+
+evaluate: $(SERVER) ## Errors of the memory plan, of predictions and of diagnosis
+	@$(PY) -m benchmarks.memory_accuracy
+	@$(PY) -m benchmarks.simulator_accuracy
+	@$(PY) -m benchmarks.diagnosis_accuracy
 
 docs: $(SERVER) ## Write the generated parts of README.md, docs/ and .env.example again
 	@$(PY) -m backends.rehearsal.reference

@@ -8,7 +8,7 @@ memory that a step only looks up, so they read far less than they weigh; 26B-A4B
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from backends.core.errors import NotFoundError
@@ -82,7 +82,7 @@ class Checkpoint:
         name: Folder name, which is also the last part of its Hugging Face id.
         repo_id: Hugging Face id.
         size: Model size (`E2B`, ...).
-        weight_format: `bf16`, `w4a16` (QAT export) or `fp8` (quantised while loading).
+        weight_format: `bf16`, `w4a16` (QAT export), `fp8` (quantised while loading) or `nvfp4`.
         parameters_billion: Parameters a token passes through in the layers (not embeddings).
         resident_gib: What vLLM's "Model loading took" line shows on a GPU.
         resident_tpu_gib: The same on a TPU, where known.
@@ -109,6 +109,10 @@ class Checkpoint:
     experts: int = 0
     experts_per_token: int = 0
     image_tokens: int = 256
+
+    def with_resident(self, gib: float, source: str) -> Checkpoint:
+        """The same checkpoint, of which so much is loaded (e.g. without the vision tower)."""
+        return replace(self, resident_gib=measured(gib, source), resident_tpu_gib=None)
 
     def read_gb(self, tokens: int) -> float:
         """Weights a step reads for `tokens` new tokens, 1e9 bytes.
@@ -158,6 +162,8 @@ _SAGEMAKER = "SageMaker L4 article and repository"
 _T4 = "GCE T4 repository (tpu.env, bandwidth bound)"
 _TABLE = "model table of the reference repositories"
 _FP8 = "computed: one byte per parameter of the layers, bf16 embedding"
+
+_NVFP4 = "computed: 4.5 bits a parameter of the layers, bf16 embedding"
 
 _P_E2B = derived(1.90, "4.597 GB read per token in bf16, less the output embedding 0.805 GB")
 _P_E4B = derived(4.01, "9.36 GB read per token in bf16, less the output embedding 1.34 GB")
@@ -272,7 +278,7 @@ _ALL = (
         weight_format="fp8",
         parameters_billion=_P_26B,
         resident_gib=derived(24.9, _FP8),
-        resident_tpu_gib=None,
+        resident_tpu_gib=derived(38.8, "9.70 GiB a chip on v6e-4 (TPU v6e article)"),
         disk_gb=published(51.61, _TABLE),
         read_gb_per_step=derived(3.1, _FP8),
         attention=MOE_26B,
@@ -286,9 +292,9 @@ _ALL = (
         size="26B-A4B",
         weight_format="w4a16",
         parameters_billion=_P_26B,
-        resident_gib=derived(14.22, "15.27 GB resident as w4a16, model table"),
+        resident_gib=measured(15.88, f"{_SAGEMAKER}: 26B on L4, 'Weights in GPU memory'"),
         resident_tpu_gib=None,
-        disk_gb=derived(15.27, "resident size"),
+        disk_gb=derived(17.05, "resident size"),
         read_gb_per_step=derived(2.38, "dense part at 4.5 bits, bf16 output embedding 1.48 GB"),
         attention=MOE_26B,
         expert_gb=derived(12.85, "22.84 B expert weights at 4.5 bits"),
@@ -318,6 +324,98 @@ _ALL = (
         disk_gb=derived(23.27, "'unable to mmap 23265352448 bytes', SageMaker log"),
         read_gb_per_step=derived(19.3, "layers at 4.5 bits a weight, bf16 output embedding"),
         attention=DENSE_31B,
+    ),
+    Checkpoint(
+        name="gemma-4-E2B-it-fp8",
+        repo_id="google/gemma-4-E2B-it",
+        size="E2B",
+        weight_format="fp8",
+        parameters_billion=_P_E2B,
+        resident_gib=derived(7.8, f"{_FP8}; per-layer embedding 4.70 GB and encoders stay bf16"),
+        resident_tpu_gib=None,
+        disk_gb=measured(10.247, "safetensors, 10 246 621 918 bytes"),
+        read_gb_per_step=derived(2.7, _FP8),
+        attention=E2B,
+    ),
+    Checkpoint(
+        name="gemma-4-E4B-it-fp8",
+        repo_id="google/gemma-4-E4B-it",
+        size="E4B",
+        weight_format="fp8",
+        parameters_billion=_P_E4B,
+        resident_gib=derived(11.3, f"{_FP8}; per-layer embedding 5.64 GB and encoders stay bf16"),
+        resident_tpu_gib=None,
+        disk_gb=published(16.0, _TABLE),
+        read_gb_per_step=derived(5.35, _FP8),
+        attention=E4B,
+    ),
+    Checkpoint(
+        name="gemma-4-31B-it-fp8",
+        repo_id="google/gemma-4-31B-it",
+        size="31B",
+        weight_format="fp8",
+        parameters_billion=_P_31B,
+        resident_gib=derived(30.9, f"{_FP8}; vision tower stays bf16"),
+        resident_tpu_gib=None,
+        disk_gb=published(62.0, _TABLE),
+        read_gb_per_step=derived(32.1, _FP8),
+        attention=DENSE_31B,
+    ),
+    Checkpoint(
+        name="gemma-4-12B-it-NVFP4",
+        repo_id="nvidia/gemma-4-12B-it-NVFP4",
+        size="12B",
+        weight_format="nvfp4",
+        parameters_billion=_P_12B,
+        resident_gib=derived(8.4, _NVFP4),
+        resident_tpu_gib=None,
+        disk_gb=derived(9.0, "resident size"),
+        read_gb_per_step=derived(8.3, _NVFP4),
+        attention=DENSE_12B,
+    ),
+    Checkpoint(
+        name="gemma-4-26B-A4B-it-NVFP4",
+        repo_id="nvidia/gemma-4-26B-A4B-it-NVFP4",
+        size="26B-A4B",
+        weight_format="nvfp4",
+        parameters_billion=_P_26B,
+        resident_gib=derived(16.0, f"{_NVFP4}; as w4a16"),
+        resident_tpu_gib=None,
+        disk_gb=derived(17.2, "resident size"),
+        read_gb_per_step=derived(2.38, _NVFP4),
+        attention=MOE_26B,
+        expert_gb=derived(12.85, "22.84 B expert weights at 4.5 bits"),
+        experts=128,
+        experts_per_token=8,
+    ),
+    Checkpoint(
+        name="gemma-4-31B-it-NVFP4",
+        repo_id="nvidia/gemma-4-31B-it-NVFP4",
+        size="31B",
+        weight_format="nvfp4",
+        parameters_billion=_P_31B,
+        resident_gib=derived(19.8, f"{_NVFP4}; as w4a16"),
+        resident_tpu_gib=None,
+        disk_gb=derived(21.3, "resident size"),
+        read_gb_per_step=derived(19.3, _NVFP4),
+        attention=DENSE_31B,
+    ),
+    # Denoises a canvas of tokens at a time: what the roofline says of token-by-token decoding does
+    # not hold for it, its memory does.
+    Checkpoint(
+        name="diffusiongemma-26B-A4B-it-NVFP4",
+        repo_id="nvidia/diffusiongemma-26B-A4B-it-NVFP4",
+        size="DiffusionGemma-26B-A4B",
+        weight_format="nvfp4",
+        parameters_billion=_P_26B,
+        resident_gib=measured(17.53, "DiffusionGemma repository: size of the weights"),
+        resident_tpu_gib=None,
+        disk_gb=derived(18.8, "resident size"),
+        read_gb_per_step=derived(2.38, _NVFP4),
+        attention=MOE_26B,
+        expert_gb=derived(12.85, "22.84 B expert weights at 4.5 bits"),
+        experts=128,
+        experts_per_token=8,
     ),
 )
 

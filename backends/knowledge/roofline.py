@@ -262,8 +262,8 @@ class StepModel:
     def kv_bytes_per_token(self, max_model_len: int, max_num_batched_tokens: int = 2048) -> float:
         """Bytes of KV cache one token of a full-length request takes on each chip.
 
-        On a GPU a sliding-window layer keeps its window and one step's tokens only, so the figure
-        falls with the context: 9.4 KiB for E2B at 16 384 and 4 096 batched tokens, as vLLM's own
+        On a GPU a sliding-window layer keeps its window and two steps' tokens only, so the figure
+        falls with the context: 9.4 KiB for E2B at 16 384 and 2 048 batched tokens, as vLLM's own
         log shows on T4 (4.66 GiB for 519 681 tokens). On TPU every layer keeps every token.
         """
         return self.kv_layout.bytes_per_token(max_model_len, max_num_batched_tokens)

@@ -164,7 +164,8 @@ GCE_T4 = TargetProfile(
     max_model_len=16_384,
     kv_cache_dtype="auto",
     max_num_seqs=8,
-    max_num_batched_tokens=4_096,
+    # vLLM's default there: the serve command names none, and the KV cache of its log agrees.
+    max_num_batched_tokens=2_048,
     memory_utilization=0.9,
     admission_cap=0,
     startup=_phases(

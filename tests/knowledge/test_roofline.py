@@ -70,8 +70,8 @@ def test_prefill_on_t4_takes_as_long_as_measured(tokens: int, ttft_s: float) -> 
 @pytest.mark.parametrize(
     ("model", "length", "limits", "tokens"),
     [
-        (StepModel(T4, QAT), 16_384, (0.9, 8, 4_096), 519_681),
-        (StepModel(T4, E2B), 16_384, (0.9, 8, 4_096), 315_974),
+        (StepModel(T4, QAT), 16_384, (0.9, 8, 2_048), 519_681),
+        (StepModel(T4, E2B), 16_384, (0.9, 8, 2_048), 315_974),
         (StepModel(V6E, E2B), 32_768, (None, 256, 4_096), 1_151_744),
         (StepModel(V6E, E2B), 65_536, (None, 256, 4_096), 1_151_744),
     ],

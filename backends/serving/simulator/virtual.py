@@ -84,6 +84,7 @@ def run_closed_loop(
     requests: int,
     admission_cap: int = 0,
     start_s: float = 0.0,
+    handling_s: float = 0.0,
 ) -> Run:
     """Keep `concurrency` requests in flight until `requests` are done.
 
@@ -94,6 +95,8 @@ def run_closed_loop(
         requests: Requests in all, at least 1.
         admission_cap: Requests let through to the engine at once; 0 for no cap.
         start_s: Virtual time of the start; later runs on one engine need a later one.
+        handling_s: Time the API server takes with a request before the engine sees it; it takes
+            them one by one, so requests sent together do not arrive together.
 
     Raises:
         InvalidInputError: A count is below 1, or a request can never be scheduled.
@@ -103,21 +106,31 @@ def run_closed_loop(
     now_s = start_s
     sent = 0
     cap = admission_cap or concurrency
-    outside: deque[float] = deque()
+    front_free_s = start_s
+    coming: deque[tuple[float, float]] = deque()
     inside: dict[int, tuple[SequenceState, float]] = {}
     done: list[Finished] = []
 
+    def send(at_s: float) -> None:
+        nonlocal sent, front_free_s
+        front_free_s = max(front_free_s, at_s) + handling_s
+        coming.append((front_free_s, at_s))
+        sent += 1
+
     def admit() -> None:
-        while outside and len(inside) < cap:
+        while coming and len(inside) < cap and coming[0][0] <= now_s:
+            _, sent_s = coming.popleft()
             sequence = make_sequence(len(done) + len(inside))
-            inside[id(sequence)] = (sequence, outside.popleft())
+            inside[id(sequence)] = (sequence, sent_s)
             engine.add(sequence, now_s)
 
+    for _ in range(min(concurrency, requests)):
+        send(now_s)
     while len(done) < requests:
-        while sent < requests and len(inside) + len(outside) < concurrency:
-            outside.append(now_s)
-            sent += 1
         admit()
+        if not inside and coming:
+            now_s = coming[0][0]
+            admit()
         step = engine.begin_step(now_s)
         if step is None:
             raise InvalidInputError("make_sequence", "made a request the KV cache cannot hold")
@@ -130,4 +143,6 @@ def run_closed_loop(
                 if first_s is None:
                     raise InvalidInputError("make_sequence", "made a request without output")
                 done.append(Finished(sent_s, first_s, now_s, sequence.generated))
+                if sent < requests:
+                    send(now_s)
     return Run(done, now_s - start_s)
