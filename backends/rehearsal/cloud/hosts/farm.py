@@ -135,7 +135,12 @@ class HostFarm:
         for worker in range(workers):
             machine = self.machine(kind, zone, name, worker)
             shutil.rmtree(machine.folder, ignore_errors=True)
-            for folder in ("home", "root/etc", "root/tmp", "root/var/log", "root/proc"):
+            for folder in (
+                "home",
+                "root/etc/systemd/system",
+                "root/etc/apt/sources.list.d",
+                "root/tmp",
+            ):
                 (machine.folder / folder).mkdir(parents=True)
             facts = _KINDS[kind]
             address = _address(self.folder, machine.folder.name)

@@ -155,6 +155,7 @@ class Machine:
                 f"[    0.000000] Linux version {state['kernel']} (rehearsal machine)"
             ]
             state["driver_loaded"] = self._driver_fits(state)
+            self._write_proc(state)
             fstab = _fstab(self.root)
             for mountpoint in list(state["mounts"]):
                 if mountpoint not in {line[1] for line in fstab}:
@@ -262,6 +263,23 @@ class Machine:
             place.unlink()
             place.mkdir()
         state["mounts"].pop(mountpoint, None)
+
+    def _write_proc(self, state: Json) -> None:
+        """What programs read of the kernel, and the disks' names."""
+        memory = int(state["ram_mib"]) * 1024
+        for path, text in (
+            ("proc/sys/kernel/random/boot_id", state["boot_id"]),
+            ("proc/meminfo", f"MemTotal: {memory} kB\nMemAvailable: {memory // 10 * 9} kB"),
+            *((disk["device"].lstrip("/"), "") for disk in state["disks"]),
+        ):
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / path).write_text(f"{text}\n", encoding="utf-8")
+        by_id = self.root / "dev/disk/by-id"
+        by_id.mkdir(parents=True, exist_ok=True)
+        for disk in state["disks"]:
+            link = by_id / disk["id"]
+            if not link.is_symlink():
+                link.symlink_to(self.root / disk["device"].lstrip("/"))
 
     @staticmethod
     def _driver_fits(state: Json) -> bool:

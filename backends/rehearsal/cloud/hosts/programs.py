@@ -133,7 +133,7 @@ def apt_get(machine: Machine, argv: list[str]) -> int:
             return _fail(f"E: Unable to locate package {name}", 100)
         if name.startswith("linux-headers-") and name != f"linux-headers-{kernel}":
             return _fail(f"E: Unable to locate package {name}", 100)
-        if name == "nvidia-driver" and not machine.at("/etc/apt/sources.list.d").exists():
+        if name == "nvidia-driver" and not machine.at("/etc/apt/sources.list.d/cuda.list").exists():
             return _fail("E: Unable to locate package nvidia-driver", 100)
         time.sleep(machine.seconds(90 if name == "nvidia-driver" else 20))
         with machine.change() as state:
@@ -148,8 +148,7 @@ def apt_get(machine: Machine, argv: list[str]) -> int:
 def dpkg(machine: Machine, argv: list[str]) -> int:
     """`-i FILE.deb`: the keyring that makes CUDA's packages known."""
     if "-i" in argv:
-        machine.at("/etc/apt/sources.list.d").mkdir(parents=True, exist_ok=True)
-        (machine.at("/etc/apt/sources.list.d") / "cuda.list").write_text("deb cuda /\n")
+        machine.at("/etc/apt/sources.list.d/cuda.list").write_text("deb cuda /\n")
     return _out("Setting up cuda-keyring ...")
 
 
