@@ -450,6 +450,21 @@ async def shift_traffic(
 # --------------------------------------------------------------------------------- stop and delete
 
 
+@box.add(write, "Prepare a machine", ability="prepare_host")
+async def prepare_host(
+    ctx: Context,
+    target: Target,
+    name: Name,
+    check_only: Annotated[bool, Field(description="Change nothing.")] = False,
+    options: Options = None,
+) -> answers.Started:
+    """Make a machine ready to serve: disks, swap, GPU driver (may restart it), vLLM; in background.
+
+    Each step looks before it acts, so it can be called again at any time.
+    """
+    return await operating.prepare_host(app_of(ctx), target, name, options or {}, check_only)
+
+
 @box.add(write, "Start serving", ability="start_serving")
 async def start_serving(
     ctx: Context,

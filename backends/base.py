@@ -452,6 +452,30 @@ class SearchesZones(Backend):
         """
 
 
+class PreparesHost(Backend):
+    """Can make its machine ready to serve: disks, swap, driver, vLLM."""
+
+    HostOptions: ClassVar[type[BaseModel]]
+    """What a caller may choose; every field has a default."""
+
+    @abc.abstractmethod
+    async def prepare_host(
+        self, name: str, options: BaseModel, job: WorkerJob, *, check_only: bool
+    ) -> dict[str, Any]:
+        """Run in a worker: take each step that is still to be taken, or only look.
+
+        Args:
+            name: The deployment.
+            options: `HostOptions`.
+            job: Progress out, the wish to stop in.
+            check_only: Change nothing.
+
+        Raises:
+            StepFailedError: A step failed; names what the others changed.
+            HostUnreachableError: The machine does not answer.
+        """
+
+
 class SavesTokens(Backend):
     """Can keep a Hugging Face token where the target reads it."""
 
@@ -475,6 +499,7 @@ ABILITIES: dict[str, type] = {
     "get_logs": HasLogs,
     "diagnose": Backend,
     "run_benchmark": Backend,
+    "prepare_host": PreparesHost,
     "start_serving": CanStart,
     "stop_serving": CanStop,
     "destroy": CanDestroy,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from backends.app import App
-from backends.base import ProbesColdStart, SearchesZones, StagesModels
+from backends.base import PreparesHost, ProbesColdStart, SearchesZones, StagesModels
 from backends.core.errors import DevopsError, NotSupportedError
 from backends.core.state import read_json, stamp, write_json
 
@@ -123,6 +123,14 @@ async def stage(app: App, job: Job) -> dict[str, Any]:
     return await backend.stage(str(job.params["model"]), job.params.get("destination"), job)
 
 
+async def prepare_host(app: App, job: Job) -> dict[str, Any]:
+    """Make a machine ready to serve, step by step."""
+    backend = cast("PreparesHost", app.backend(job.target, "prepare_host"))
+    options = backend.HostOptions.model_validate(job.params["options"])
+    check_only = bool(job.params["check_only"])
+    return await backend.prepare_host(job.name, options, job, check_only=check_only)
+
+
 async def search(app: App, job: Job) -> dict[str, Any]:
     """Go through zones until one has hardware."""
     backend = app.backends.get(job.target)
@@ -135,6 +143,7 @@ JOBS: dict[str, Callable[[App, Job], Awaitable[dict[str, Any]]]] = {
     "benchmark": benchmark,
     "search": search,
     "cold_start": cold_start,
+    "prepare_host": prepare_host,
     "stage_model": stage,
 }
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from backends.base import Scaling
 from backends.core.answers import Capacity, Changed, Staged, Started, TokenSaved, Traffic
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from backends.app import App
     from backends.base import (
         FindsCapacity,
+        PreparesHost,
         SavesTokens,
         Scales,
         ShiftsTraffic,
         StagesModels,
     )
+    from backends.core.operations import Operation
 
 
 async def find_capacity(
@@ -91,6 +94,58 @@ async def probe_cold_start(app: App, target: str, name: str) -> Started:
         kind=operation.kind,
         target=target,
         name=name,
+        next_steps=[f"get_operation(operation_id={operation.id!r}, wait_s=40)"],
+    )
+
+
+async def prepare_host(
+    app: App, target: str, name: str, options: Mapping[str, object], check_only: bool
+) -> Started:
+    """Start preparing a machine, as an operation; one that is under way is gone on with.
+
+    Raises:
+        InvalidInputError: An option is unknown or wrong.
+        NotFoundError: There is no such deployment.
+    """
+    backend = cast("PreparesHost", app.backend(target, "prepare_host"))
+    try:
+        chosen = backend.HostOptions.model_validate(dict(options))
+    except ValidationError as error:
+        item = error.errors(include_url=False, include_input=False)[0]
+        allowed = ", ".join(backend.HostOptions.model_fields)
+        unknown = item["type"] == "extra_forbidden"
+        raise InvalidInputError(
+            f"options.{'.'.join(map(str, item['loc']))}"[:60],
+            "is unknown." if unknown else item["msg"].removeprefix("Value error, "),
+            allowed=allowed if unknown else "",
+        ) from None
+    await backend.status(name)
+    for known in await asyncio.to_thread(app.operations.all):
+        if (known.kind, known.target, known.name) == ("prepare_host", target, name) and (
+            not known.finished
+        ):
+            return _preparing(known, f"{target}/{name} is being prepared already.")
+    params = {
+        "options": chosen.model_dump(mode="json", exclude_unset=True),
+        "check_only": check_only,
+    }
+    operation = await asyncio.to_thread(
+        app.operations.start, "prepare_host", target, name, params, worker_env(app)
+    )
+    doing = "Looking at" if check_only else "Preparing"
+    return _preparing(
+        operation,
+        f"{doing} the machine of {target}/{name}, step by step; it goes on by itself.",
+    )
+
+
+def _preparing(operation: Operation, summary: str) -> Started:
+    return Started(
+        summary=summary,
+        operation_id=operation.id,
+        kind=operation.kind,
+        target=operation.target,
+        name=operation.name,
         next_steps=[f"get_operation(operation_id={operation.id!r}, wait_s=40)"],
     )
 

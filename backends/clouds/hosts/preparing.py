@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from backends.clouds.hosts.host import Host, HostJob
 from backends.clouds.hosts.program import PROGRAM, PYTHON, Json, call, install, reports
 from backends.clouds.hosts.remote import SshHost
 from backends.core.errors import HostError, HostUnreachableError, StepFailedError
+
+if TYPE_CHECKING:
+    from backends.base import WorkerJob
 
 JOB = "prepare"
 _FOLLOW_EVERY_S = 1.0
@@ -25,6 +31,8 @@ _BACK_WITHIN_S = 600.0
 _CHUNK = 256 * 1024
 # Each after a death or a restart of the host; more is no accident any more.
 _MOST_BEGINS = 6
+
+_log = logging.getLogger("vllm_devops.worker")
 
 Tell = Callable[[Json], None]
 """Takes each report of the host as it comes: `{"step": …, "state": …}` or `{"event": …}`."""
@@ -81,13 +89,17 @@ class Prepared:
         if "state" in report and "step" in report:
             before = {step["step"]: step for step in self.steps}
             earlier = before.pop(report["step"], {})
-            if earlier.get("state") == "changed" and report["state"] == "checked":
+            if report["state"] == "checked" and earlier.get("state") in {"changed", "restarting"}:
                 # Changed before a restart, and found so after it: it is what this call changed.
-                report = earlier
+                report = report | {
+                    "state": "changed",
+                    "did": earlier.get("did") or [str(earlier.get("found", ""))],
+                }
             self.steps = [*before.values(), report]
         event = report.get("event")
         if event == "begin":
-            self.steps = [step for step in self.steps if step["state"] == "changed"]
+            kept = {"changed", "restarting"}
+            self.steps = [step for step in self.steps if step["state"] in kept]
             self.ok = False
         elif event == "failed":
             self.steps.append({"step": "program", "state": "failed", **report})
@@ -259,3 +271,86 @@ class _Following:
         """Wait until the host answers."""
         if isinstance(self._host, SshHost):
             await self._host.wait_until_up(timeout_s=_BACK_WITHIN_S, every_s=1.0)
+
+
+class HostOptions(BaseModel):
+    """What a caller of `prepare_host` may choose on a machine that serves on an NVIDIA GPU."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    swap_gib: int = Field(16, ge=0, le=256, description="Swap file, GiB; weights load through it.")
+    fstab: bool = Field(False, description="Mount and swap at boot, by /etc/fstab.")
+    unit: bool = Field(False, description="Serve again by itself after a boot, by systemd.")
+    vllm: str = Field(
+        "vllm>=0.27.2",
+        pattern=r"^vllm(?:(?:==|>=)[0-9][0-9A-Za-z.+-]{0,31})?$",
+        description="Requirement: vllm, vllm==V or vllm>=V.",
+    )
+    upgrade: bool = Field(False, description="Upgrade vLLM where it satisfies that already.")
+    extra_index_url: str = Field(
+        "",
+        max_length=256,
+        pattern=r"^(?:https://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]+)?$",
+        description="Of torch's CUDA builds, where pip would take one without CUDA.",
+    )
+    python: str = Field(
+        "python3", pattern=r"^[A-Za-z0-9_./+-]{1,128}$", description="Python to serve with."
+    )
+    may_reboot: bool = Field(True, description="Restart the machine to load the driver.")
+
+
+async def prepare_in_worker(
+    host: Host, settings: Mapping[str, Any], job: WorkerJob, *, check_only: bool
+) -> dict[str, Any]:
+    """Prepare a host as a worker's job: progress out, each report into its log, the result as JSON.
+
+    Raises:
+        StepFailedError: A step failed.
+        HostError: The host cannot be reached, or does not come back.
+    """
+    total, seen = 1, 0
+
+    def tell(report: Json) -> None:
+        nonlocal total, seen
+        if report.get("event") == "begin":
+            total, seen = len(report.get("steps") or [1]), 0
+        words = event_words(report)
+        if words:
+            _log.info("%s", words)
+            job.progress(min(seen, total), total, words)
+        if "state" in report and "step" in report:
+            seen += 1
+
+    if check_only:
+        found = await look(host, settings)
+        for step in found.steps:
+            tell(step)
+        return {
+            "ready": all(step["state"] == "checked" for step in found.steps),
+            "steps": found.words(),
+            "would_change": [s["step"] for s in found.steps if s["state"] == "would_change"],
+            "failed": [s["step"] for s in found.steps if s["state"] == "failed"],
+        }
+    found = await prepare(host, settings, tell, should_stop=job.should_stop)
+    if not (job.should_stop() and found.failed is None):
+        found.raise_if_failed(host.label)
+    return {
+        "ready": found.ok,
+        "steps": found.words(),
+        "changed": [step["step"] for step in found.steps if step["state"] == "changed"],
+        "restarts": found.restarts,
+    }
+
+
+def event_words(report: Json) -> str:
+    """A report for people; empty where it says nothing new."""
+    if "state" in report and "step" in report:
+        return step_words(report)
+    event = report.get("event")
+    if event == "step":
+        return f"{report['step']}: looking"
+    if event == "reboot":
+        return "the machine restarts"
+    if event == "waiting":
+        return str(report.get("message", ""))
+    return ""
