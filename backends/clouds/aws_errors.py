@@ -41,11 +41,20 @@ from backends.core.errors import (
 LOGIN = "aws login"
 """What mends a login of nobody knows which kind; `AwsLogin.mend` knows better where it can."""
 
+_USAGE = 300
 _LOOK = "Call get_status or list_deployments before trying again."
 
 # The first that is found counts: the more telling come first. They are searched in
 # "Code: message", or in all that the CLI wrote where it is no service's refusal.
 RULES: tuple[Rule, ...] = (
+    rule(
+        CloudError,
+        r"Invalid choice|Unknown options|arguments are required|Unknown parameter in "
+        r"|^usage: aws|UnknownOperation|found invalid choice",
+        "This aws does not know a command or option, or wants another one: it is older than what "
+        "is used here (1.45 or 2.38).",
+        "Ask the person to update the AWS CLI.",
+    ),
     rule(
         RateLimitedError,
         r"CreateOAuth2Token.*Rate exceeded|\(429\) when calling the CreateOAuth2Token",
@@ -176,14 +185,6 @@ RULES: tuple[Rule, ...] = (
         "Ask the person to set AWS_REGION.",
     ),
     rule(
-        CloudError,
-        r"Invalid choice|Unknown options|arguments are required|Unknown parameter in input"
-        r"|^usage: aws|UnknownOperation|found invalid choice",
-        "This aws does not know a command or option, or wants another one: it is older than what "
-        "is used here (1.45 or 2.38).",
-        "Ask the person to update the AWS CLI.",
-    ),
-    rule(
         InvalidInputError,
         r"Validation(?:Exception|Error)|InvalidParameter|Parameter validation failed|Malformed"
         r"|InvalidRequest|InvalidInput|Invalid(?:\w*)Exception|Error parsing parameter",
@@ -244,8 +245,9 @@ def error_of(stderr: str, what: str, *, login: str = LOGIN) -> DevopsError:
     found = _REFUSED.search(words)
     if found is not None:
         return refusal(found["code"], found["message"].strip(), f"{what} was refused", login=login)
-    # A usage error ends with the error; what comes before is the list of everything it knows.
-    words = words[-MAX_WORDS:]
+    # Around a usage error stands how to get help, and after it everything that would be right.
+    usage = words.find("aws: error: ")
+    words = words[usage:][:_USAGE] if usage >= 0 else words[-MAX_WORDS:]
     return _matched(words, f"{what} failed", words, login) or CloudError(
         f"{what} failed.", words=words, next_action="Read its words; run it by hand to see more."
     )

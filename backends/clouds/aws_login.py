@@ -196,6 +196,13 @@ class AwsLogin:
         found = await asyncio.to_thread(translated, lambda: _chain(session, env), "The login")
         if found is None and settings:
             found = await self._exported(without_keys=without_keys)
+        if found is None and "login_session" in settings:
+            raise CliMissingError(
+                f"Profile {profile} was made by aws login, which this machine's aws cannot use.",
+                cause="Only version 2 of the AWS CLI, from 2.32 on, reads such a login.",
+                next_action="Ask the person to put AWS CLI 2.32 or newer first on PATH "
+                "(https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html).",
+            )
         if found is None:
             raise UnauthenticatedError("There are no credentials for AWS on this machine.")
         _sign_with(session, found)
