@@ -242,6 +242,14 @@ class RunsPlans(Backend):
     async def run_step(self, plan: Plan, step: Step) -> str:
         """Run one step of a plan made here; returns what it did, in words."""
 
+    async def run_long_step(self, plan: Plan, step: Step, job: WorkerJob) -> str:
+        """Run a step that is marked `background`: in a worker, saying how far it is.
+
+        Raises:
+            OperationError: Somebody asked for an end.
+        """
+        raise NotImplementedError(f"{self.target} marks a step that it cannot run: {step.kind}")
+
 
 class CanDeploy(RunsPlans):
     """Can plan and run a deployment."""

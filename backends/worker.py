@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from backends.app import App
-from backends.base import PreparesHost, ProbesColdStart, SearchesZones, StagesModels
-from backends.core.errors import DevopsError, NotSupportedError
+from backends.base import PreparesHost, ProbesColdStart, RunsPlans, SearchesZones, StagesModels
+from backends.core.errors import DevopsError, NotSupportedError, OperationError
+from backends.core.plans import Plan, Step, run_steps
 from backends.core.state import read_json, stamp, write_json
 
 # How often progress is written down, in seconds.
@@ -139,8 +140,32 @@ async def search(app: App, job: Job) -> dict[str, Any]:
     return await backend.search(job.name, job.params, job)
 
 
+async def deploy(app: App, job: Job) -> dict[str, Any]:
+    """Run the steps of a plan, some of which take longer than a call may."""
+    plan = Plan.model_validate(job.params["plan"])
+    backend = cast("RunsPlans", app.backend(job.target, "deploy"))
+    count = len(plan.steps)
+
+    async def on_step(index: int, step: Step) -> None:
+        job.write("running", done=float(index), total=float(count), message=step.title)
+
+    async def run(step: Step) -> str:
+        if job.should_stop():
+            raise OperationError("It was cancelled before this step.")
+        if step.background:
+            return await backend.run_long_step(plan, step, job)
+        return await backend.run_step(plan, step)
+
+    done = await run_steps(plan, run, on_step)
+    return {
+        "done": " ; ".join(done),
+        "next": f"wait_until_ready(target={plan.target!r}, name={plan.name!r})",
+    }
+
+
 JOBS: dict[str, Callable[[App, Job], Awaitable[dict[str, Any]]]] = {
     "benchmark": benchmark,
+    "deploy": deploy,
     "search": search,
     "cold_start": cold_start,
     "prepare_host": prepare_host,
@@ -163,9 +188,10 @@ async def work(job: Job) -> int:
     except DevopsError as error:
         words = f" In its own words: {error.words}" if error.words else ""
         cause = f" Likely cause: {error.cause}" if error.cause else ""
+        cause += "".join(f" {key}: {value}" for key, value in error.details.items())
         _log.error("%s: %s%s%s", error.code, error.message, words, cause)
         job.write(
-            "failed",
+            "cancelled" if job.should_stop() else "failed",
             error=f"{error.code}: {error.message}{words}{cause}",
             next_action=error.next_action,
         )

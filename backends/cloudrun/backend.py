@@ -93,6 +93,13 @@ class CloudRunBackend(
 
         return await run_step(self, plan, step)
 
+    async def run_long_step(self, plan: Plan, step: Step, job: WorkerJob) -> str:
+        """Run a step that takes minutes: the build of an image."""
+        from backends.cloudrun.running import run_long_step
+
+        del plan
+        return await run_long_step(self, step, job)
+
     async def start(self, name: str, *, restart: bool) -> Changed:
         """Automatic scaling again after a stop; with `restart`, a new revision as it is."""
         from backends.cloudrun.commands import at

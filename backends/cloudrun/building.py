@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends.cloudrun.tokens import SECRET_NAME
 from backends.cloudrun.transfer import EXCLUDE, Transfer
-from backends.core.errors import CloudError
+from backends.clouds.google_builds import API, UNDER_WAY, follow_build
+from backends.core.errors import CloudError, OperationError
 from backends.core.state import write_json
 
 if TYPE_CHECKING:
@@ -19,10 +17,8 @@ if TYPE_CHECKING:
     from backends.cloudrun.looking import CloudRunLooking
 
 _BUILD_TIMEOUT_S = 7200
-_BUILD_POLL_S = 3.0
 _MIN_BUILD_DISK_GB = 100
 _MAX_BUILD_DISK_GB = 2000
-_BUILDS = "https://cloudbuild.googleapis.com/v1/projects"
 
 # Runs in the build with the model's id and the token in its environment, never in its text.
 _DOWNLOAD = (
@@ -107,29 +103,11 @@ async def build(target: CloudRunLooking, transfer: Transfer, job: WorkerJob) -> 
             "Cloud Build took the request, but lists no build of it.",
             next_action="Call stage_model again: a build that runs is found and followed.",
         )
-    number = str(build["id"])
-    began = time.time()
-    while True:
-        build = await target.cloud.rest.get(
-            f"{_BUILDS}/{transfer.project}/locations/{transfer.region}/builds/{number}",
-            f"The build {number}",
-        )
-        state = str(build.get("status", ""))
-        if state == "SUCCESS":
-            return
-        if state not in {"PENDING", "QUEUED", "WORKING"}:
-            raise _build_error(build, transfer)
-        if job.should_stop():
-            await target.cloud.gcloud.run(
-                [
-                    *("gcloud", "builds", "cancel", number, f"--project={transfer.project}"),
-                    *(f"--region={transfer.region}", "--quiet", "--format=json"),
-                ]
-            )
-            return
-        elapsed = time.time() - began
-        job.progress(elapsed, None, f"build {number} is {state.lower()}, {elapsed:.0f} s")
-        await asyncio.sleep(_BUILD_POLL_S)
+    what = f"Cloud Build did not bring {transfer.model} to {transfer.uri}"
+    try:
+        await follow_build(target.cloud, transfer.region, str(build["id"]), what, job)
+    except OperationError:
+        return  # cancelled as asked: what was copied stays
 
 
 async def _running_build(
@@ -137,15 +115,14 @@ async def _running_build(
 ) -> dict[str, Any] | None:
     """The newest build of this transfer, if one runs (or has ended just now)."""
     answer = await target.cloud.rest.get(
-        f"{_BUILDS}/{transfer.project}/locations/{transfer.region}/builds",
+        f"{API}/{transfer.project}/locations/{transfer.region}/builds",
         f"The builds in {transfer.region}",
         {"filter": f'tags="{transfer.tag}"', "pageSize": "20"},
     )
     builds = [
         build
         for build in answer.get("builds", [])
-        if transfer.tag in build.get("tags", [])
-        and (also_done or build.get("status") in {"PENDING", "QUEUED", "WORKING"})
+        if transfer.tag in build.get("tags", []) and (also_done or build.get("status") in UNDER_WAY)
     ]
     return max(builds, key=lambda build: str(build.get("createTime", "")), default=None)
 
@@ -153,7 +130,7 @@ async def _running_build(
 async def _let_builder_read(target: CloudRunLooking, transfer: Transfer) -> None:
     """Let the account that builds run as read the token."""
     answer = await target.cloud.rest.get(
-        f"{_BUILDS}/{transfer.project}/locations/{transfer.region}/defaultServiceAccount",
+        f"{API}/{transfer.project}/locations/{transfer.region}/defaultServiceAccount",
         "The account that builds run as",
     )
     email = str(answer.get("serviceAccountEmail", "")).rpartition("/")[2]
@@ -166,19 +143,4 @@ async def _let_builder_read(target: CloudRunLooking, transfer: Transfer) -> None
             *("--role=roles/secretmanager.secretAccessor", "--condition=None"),
             *("--quiet", "--format=json"),
         ]
-    )
-
-
-def _build_error(build: Mapping[str, Any], transfer: Transfer) -> CloudError:
-    failure = build.get("failureInfo") or {}
-    words = str(failure.get("detail") or build.get("statusDetail") or build.get("status"))
-    cause = "The download or the copy failed; the build's log says which."
-    if "401" in words or "gated" in words.lower() or not transfer.secret:
-        cause = "Hugging Face wants a token of somebody who has accepted the model's licence."
-    return CloudError(
-        f"Cloud Build did not bring {transfer.model} to {transfer.uri}: {build.get('status')}.",
-        words=json.dumps(words)[1:-1],
-        cause=cause,
-        next_action=f"Its log: {build.get('logUrl', 'gcloud builds log')}. stage_model again goes "
-        "on with what is missing.",
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from backends.cloudrun.checks import check_name, check_quota, check_weights, habits, notes_of
 from backends.cloudrun.fit import check_fit
+from backends.cloudrun.images import image_name, read_source
 from backends.cloudrun.spec import CloudRunSpec, resolved, scaled
 from backends.cloudrun.steps import live_of, steps_of
 from backends.cloudrun.world import look
+from backends.core.errors import InvalidInputError
 from backends.core.plans import Plan, describe
 from backends.knowledge.cloudrun import IDLE_S
 
@@ -39,7 +42,13 @@ async def plan_deployment(target: CloudRunLooking, spec: CloudRunSpec) -> Plan:
         )
     else:
         full = resolved(spec, profile, target.services.settings, project)
-    world = await look(target, full, project, services)
+    source = await asyncio.to_thread(read_source, spec.build) if spec.build else None
+    if source is not None:
+        made = image_name(project, str(full.region), full.name, source)
+        if spec.image and spec.image.rpartition(":")[0] != made.rpartition(":")[0]:
+            raise InvalidInputError("options.build", "makes the image; leave options.image out.")
+        full = full.model_copy(update={"image": made})
+    world = await look(target, full, project, services, source)
     full = scaled(full, world.found)
     warnings, notes = list(world.problems), []
     check_name(target, full, world)

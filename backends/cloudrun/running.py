@@ -18,12 +18,26 @@ from backends.core.plans import Plan, Step
 from backends.knowledge.cloudrun_failures import signature_of
 
 if TYPE_CHECKING:
+    from backends.base import WorkerJob
     from backends.cloudrun.looking import CloudRunLooking
 
 _DEPLOY_TIMEOUT_S = 25.0
 _GONE_S = 10.0
 # After gcloud was cut off, the service may still be on its way into the API.
 _LOOK_FOR_S = 5.0
+
+
+async def run_long_step(target: CloudRunLooking, step: Step, job: WorkerJob) -> str:
+    """Run a step that takes minutes, in a worker.
+
+    Raises:
+        DevopsError: It failed, with the cause where the words are known.
+    """
+    from backends.cloudrun.images import build_image
+
+    if step.kind != "build":
+        raise CloudError(f"{target.target} has no long step of kind {step.kind!r}.")
+    return await build_image(target, step, job)
 
 
 async def run_step(target: CloudRunLooking, plan: Plan, step: Step) -> str:

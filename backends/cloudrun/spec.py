@@ -59,6 +59,10 @@ class CloudRunSpec(DeploySpec):
     image: str | None = Field(
         None, description="Container image, pinned by tag or digest; default: vLLM's own."
     )
+    build: str | None = Field(
+        None,
+        description="Folder here with a Dockerfile: Cloud Build makes the image from it first.",
+    )
     server: Literal["vllm", "image"] | None = Field(
         None,
         description="vllm: we give vLLM its arguments. image: the image starts its own server; it "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.cloudrun.commands import INVOKER, at, deploy_argv
+from backends.cloudrun.images import image_steps
 from backends.cloudrun.spec import CloudRunSpec
 from backends.cloudrun.world import World
 from backends.clouds.google_facts import account_email
@@ -29,10 +30,10 @@ def argv_of(spec: CloudRunSpec, profile: CloudRunProfile, world: World) -> list[
 
 
 def steps_of(target: CloudRunLooking, spec: CloudRunSpec, world: World) -> list[Step]:
-    """What is done, in order: the account, its one right, the service, who may call it."""
+    """What is done, in order: its own image, the account, its one right, the service, callers."""
     project, region, name = world.project, str(spec.region), spec.name
     email = spec.service_account or account_email(name, project)
-    steps: list[Step] = []
+    steps = image_steps(world.image, project, region) if world.image is not None else []
     if not world.account_there:
         steps.append(account_step(name, email, project))
     if spec.service_account is None and not (world.account_there and world.may_read):
@@ -90,5 +91,9 @@ def live_of(spec: CloudRunSpec, world: World) -> dict[str, str]:
         limits = world.limits
         live["quota"] = (
             f"{limits.gpus or 0:g} GPU, {limits.cpus or 0:g} vCPU, {limits.memory_gib or 0:g} GiB"
+        )
+    if world.image is not None:
+        live["its folder and image"] = (
+            f"{world.image.source.digest}, {'made' if world.image.there else 'to be made'}"
         )
     return live

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backends.cloudrun.facts import BucketFolder, bucket_folder
+from backends.cloudrun.images import ImageWorld, Source, look_at_image
 from backends.cloudrun.quotas import Limits, limits_of
 from backends.cloudrun.services import RunService
 from backends.cloudrun.spec import CloudRunSpec, folder_of
@@ -45,6 +46,7 @@ class World:
         limits: Quota limits of the region, or why they are not known.
         private: Whether the subnet has Private Google Access; None: no such subnet or not asked.
         problems: What could not be looked at.
+        image: What there is of an image that is to be made; None: none is.
     """
 
     project: str
@@ -57,10 +59,15 @@ class World:
     limits: Limits | None
     private: bool | None
     problems: tuple[str, ...] = ()
+    image: ImageWorld | None = None
 
 
 async def look(
-    target: CloudRunLooking, spec: CloudRunSpec, project: str, services: list[RunService]
+    target: CloudRunLooking,
+    spec: CloudRunSpec,
+    project: str,
+    services: list[RunService],
+    source: Source | None = None,
 ) -> World:
     """Everything a plan of `spec` depends on, asked at the same time.
 
@@ -69,6 +76,7 @@ async def look(
         spec: The resolved request.
         project: The project.
         services: All services of the regions that sell the GPU.
+        source: The folder that its image is made from.
 
     Raises:
         ApiDisabledError: An API it needs is off.
@@ -79,6 +87,8 @@ async def look(
     needed.append("storage" if spec.source == "bucket" else "secretmanager")
     if spec.vpc:
         needed.append("compute")
+    if source is not None:
+        needed += ["artifactregistry", "cloudbuild"]
     off = await or_problem(disabled_apis(cloud, *needed))
     problems: list[str] = []
     if isinstance(off, DevopsError):
@@ -91,7 +101,7 @@ async def look(
 
     account = spec.service_account or account_email(spec.name, project)
     from_bucket = spec.source == "bucket"
-    there, may_read, folder, secret, limits, private = await asyncio.gather(
+    there, may_read, folder, secret, limits, private, image = await asyncio.gather(
         nothing() if spec.service_account else account_exists(cloud, account),
         or_problem(_may_read(cloud, spec, account, project)),
         bucket_folder(cloud, str(spec.bucket), folder_of(str(spec.model)))
@@ -102,6 +112,7 @@ async def look(
         or_problem(private_access(cloud, region, spec.subnet or "default"))
         if spec.vpc
         else nothing(),
+        look_at_image(cloud, region, str(spec.image), source) if source is not None else nothing(),
     )
     if isinstance(limits, DevopsError):
         problems.append(f"Quotas were not checked ({words_of(limits)}); Cloud Run itself will.")
@@ -122,6 +133,7 @@ async def look(
         limits=None if isinstance(limits, DevopsError) else limits[region],
         private=None if isinstance(private, DevopsError) else private,
         problems=tuple(problems),
+        image=image,
     )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from backends.clouds.google_errors import judge
 from backends.clouds.process import Argument, Finished, Secret, run
 from backends.clouds.rules import command_of
-from backends.core.errors import CliMissingError, CloudError, ConflictError
+from backends.core.deadline import left_s
+from backends.core.errors import CliMissingError, CloudError, ConflictError, UnavailableError
 
 QUIET: Mapping[str, str] = {
     "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
@@ -25,6 +26,9 @@ QUIET: Mapping[str, str] = {
 # A refused read takes gcloud up to 37 s of its own retries; a call of ours may take 45.
 READ_TIMEOUT_S = 25.0
 WRITE_TIMEOUT_S = 35.0
+
+# gcloud itself takes about a second to begin: with less than this it would only be cut off.
+_LEAST_S = 2.0
 
 # Two who change a policy at once: Google asks the later one to read it again.
 _POLICY_S = 15.0
@@ -52,14 +56,26 @@ class Gcloud:
     ) -> Finished:
         """Run a whole command (`argv[0]` is `gcloud`) and return it, not yet judged.
 
+        Args:
+            argv: The command.
+            timeout_s: Bound of this command; less where the call it belongs to has less left.
+            stdin: What it is given on standard input.
+
         Raises:
             CliMissingError: gcloud is not installed.
             OutcomeUnknownError: It did not end in time.
+            UnavailableError: The call has no time left for it; it was not started.
         """
-        try:
-            return await run(
-                argv, timeout_s=timeout_s, stdin=stdin, env={**QUIET, **await self._env()}
+        env = {**QUIET, **await self._env()}
+        bound_s = left_s(timeout_s)
+        if bound_s < _LEAST_S:
+            raise UnavailableError(
+                f"No time was left for {command_of(tuple(map(str, argv)))}; it was not started.",
+                cause="What came before it in this call was slow.",
+                next_action="Call again: what is done already is found and not done twice.",
             )
+        try:
+            return await run(argv, timeout_s=bound_s, stdin=stdin, env=env)
         except CliMissingError as error:
             raise CliMissingError(
                 "gcloud is not installed; Google Cloud targets change things through it.",

@@ -146,6 +146,7 @@ class Changed(Answer):
     state: State
     url: str | None = None
     plan_hash: str | None = None
+    operation_id: str | None = None
     done: list[str] = Field(default_factory=list)
     usd_per_hour: float | None = None
     keeps_billing: list[str] = Field(default_factory=list)

@@ -39,6 +39,7 @@ class Step(BaseModel):
         argv: The exact command, for kinds that run one. Never holds a secret.
         env: Variables set for it (no secrets; those are inherited or read where they are used).
         data: What else the backend needs to run it.
+        background: Whether it takes longer than a call may: the plan is then run by a worker.
         creates: Names of what exists after it.
         undo: The command or tool call that removes what it created.
     """
@@ -50,6 +51,7 @@ class Step(BaseModel):
     argv: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
     data: dict[str, Any] = Field(default_factory=dict)
+    background: bool = False
     creates: tuple[str, ...] = ()
     undo: str | None = None
 

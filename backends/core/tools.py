@@ -41,6 +41,7 @@ from pydantic import BaseModel, ValidationError
 
 from backends.core.answers import Answer
 from backends.core.audit import AuditLog
+from backends.core.deadline import begin_call
 from backends.core.errors import (
     ConfirmationError,
     DevopsError,
@@ -54,6 +55,9 @@ from backends.core.state import private_folder, stamp
 
 # Clients cut a call off at 60 s (Claude Desktop, Copilot CLI) and progress does not extend that.
 CALL_LIMIT_S = 45.0
+
+# A step that is cut off leaves so many seconds to look what came of it and to say so.
+_LOOK_AFTER_S = 8.0
 
 # Our longest address names a target, or a benchmark, and a deployment.
 _MAX_URI_CHARS = 512
@@ -339,6 +343,7 @@ def _wrap(spec: ToolSpec, app: App) -> Callable[..., Awaitable[CallToolResult]]:
                 _log.error("call %s: %s is not in the audit log: %s", call_id, event, error.words)
 
         unwritten: list[str] = []
+        begin_call(CALL_LIMIT_S - _LOOK_AFTER_S)
         try:
             record("started", "")
             _check_target(arguments.get("target"), app.targets)

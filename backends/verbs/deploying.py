@@ -31,17 +31,20 @@ from backends.core.errors import (
 from backends.core.operations import Operation
 from backends.core.plans import ENDING, Plan, StoredPlan, Verb, run_steps
 from backends.core.script import shell_script
-from backends.core.settings import Confirm
+from backends.core.settings import Confirm, as_environment
 from backends.core.tools import app_of, current_call, current_client
-from backends.verbs.observing import gather_deployments
+from backends.verbs.observing import explaining_absence, gather_deployments, still_at_it
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
 
     from backends.app import App
-    from backends.core.answers import Price
+    from backends.core.answers import Price, State
 
 DEFAULT_NAME = "gemma4"
+
+# After a deployment was accepted, its state is good to know and no more.
+_LOOK_S = 6.0
 
 _log = logging.getLogger("vllm_devops")
 
@@ -244,7 +247,9 @@ async def wait_until_ready(
 ) -> Waited:
     """Watch a deployment for at most `timeout_s`, reporting progress."""
     backend = app.backend(target, "wait_until_ready")
-    status, waited = await backend.watch(await backend.resolve(name), timeout_s, progress)
+    name = await backend.resolve(name)
+    async with explaining_absence(app, target, name):
+        status, waited = await backend.watch(name, timeout_s, progress)
     return Waited(**status.model_dump(), waited_s=waited)
 
 
@@ -313,21 +318,25 @@ async def _run(app: App, backend: RunsPlans, stored: StoredPlan, fresh: Plan) ->
             raise
         # The answer says so, for the line of the call itself could not be written either.
         _log.error("plan %s is not in the audit log: %s", stored.plan_id, error.words)
+    if any(step.background for step in plan.steps):
+        return await _run_in_background(app, stored)
     done = await run_steps(plan, lambda step: backend.run_step(plan, step))
     where = f"{plan.target}/{plan.name}"
     call = f"(target={plan.target!r}, name={plan.name!r})"
     if plan.verb == "deploy":
-        status = await backend.status(plan.name)
+        state, url, unknown = await _state_after(backend, plan.name)
         return Changed(
-            summary=f"{where} was accepted and is {status.state}.",
+            summary=f"{where} was accepted; how it is cannot be told at this moment."
+            if unknown
+            else f"{where} was accepted and is {state}.",
             target=plan.target,
             name=plan.name,
-            state=status.state,
-            url=status.url,
+            state=state,
+            url=url,
             plan_hash=stored.plan_hash,
             done=done,
             usd_per_hour=plan.price.usd_per_hour if plan.price else None,
-            warnings=plan.warnings,
+            warnings=[*unknown, *plan.warnings],
             next_steps=[f"wait_until_ready{call}"],
         )
     destroyed = plan.verb == "destroy"
@@ -341,6 +350,55 @@ async def _run(app: App, backend: RunsPlans, stored: StoredPlan, fresh: Plan) ->
         keeps_billing=plan.keeps_billing,
         next_steps=["list_deployments()"] if destroyed else [f"start_serving{call}"],
     )
+
+
+async def _run_in_background(app: App, stored: StoredPlan) -> Changed:
+    """Hand a plan with long steps over to a worker, which runs all of them.
+
+    Raises:
+        ConflictError: Another one is being run for the same deployment.
+    """
+    plan = stored.plan
+    for other in await _at_work_on(app, plan):
+        if other.kind == plan.verb:
+            raise still_at_it(other)
+    operation = await asyncio.to_thread(
+        app.operations.start,
+        plan.verb,
+        plan.target,
+        plan.name,
+        {"plan": plan.model_dump(mode="json")},
+        as_environment(app.settings),
+    )
+    long = next(step for step in plan.steps if step.background)
+    call = f"(target={plan.target!r}, name={plan.name!r})"
+    return Changed(
+        summary=f"{plan.target}/{plan.name} is being deployed in {len(plan.steps)} steps, one of "
+        f"which takes minutes: {long.title}.",
+        target=plan.target,
+        name=plan.name,
+        state="creating",
+        plan_hash=stored.plan_hash,
+        operation_id=operation.id,
+        usd_per_hour=plan.price.usd_per_hour if plan.price else None,
+        warnings=plan.warnings,
+        next_steps=[
+            f"get_operation(operation_id={operation.id!r}, wait_s=40)",
+            f"wait_until_ready{call}",
+        ],
+    )
+
+
+async def _state_after(backend: RunsPlans, name: str) -> tuple[State, str | None, list[str]]:
+    """How it is after it was accepted. That this cannot be told is no failure of the deployment."""
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            status = await backend.status(name)
+    except TimeoutError:
+        return "unknown", None, [f"Its status was not answered within {_LOOK_S:.0f} s."]
+    except DevopsError as error:
+        return "unknown", None, [f"Its status: {error.code}: {error.message}"]
+    return status.state, status.url, []
 
 
 def _can_ask(ctx: Context[Any, Any]) -> bool:

@@ -30,6 +30,7 @@ from backends.core.errors import (
     DevopsError,
     EndpointUnreachableError,
     InvalidInputError,
+    NotFoundError,
     NotSetUpError,
 )
 from backends.core.names import easiest
@@ -39,6 +40,7 @@ from backends.core.render import clip, to_tree
 if TYPE_CHECKING:
     from backends.app import App
     from backends.base import Backend, HasLogs, HasModels
+    from backends.core.operations import Operation
     from backends.serving.endpoint import EndpointClient
     from backends.serving.metrics import MetricsDelta, ServingMetrics
 
@@ -181,7 +183,37 @@ def _once(entries: Sequence[ModelEntry]) -> list[ModelEntry]:
 async def get_status(app: App, target: str, name: str | None, *, detail: bool) -> Status:
     """How one deployment is."""
     backend = app.backend(target, "get_status")
-    return await backend.status(await backend.resolve(name), detail=detail)
+    name = await backend.resolve(name)
+    async with explaining_absence(app, target, name):
+        return await backend.status(name, detail=detail)
+
+
+@asynccontextmanager
+async def explaining_absence(app: App, target: str, name: str) -> AsyncIterator[None]:
+    """Say of a deployment that is not there yet that a worker is still at it.
+
+    Raises:
+        ConflictError: It is; names the operation.
+        NotFoundError: It is not there, and nobody makes it.
+    """
+    try:
+        yield
+    except NotFoundError:
+        for operation in await asyncio.to_thread(app.operations.all):
+            mine = (operation.kind, operation.target, operation.name) == ("deploy", target, name)
+            if mine and not operation.finished:
+                raise still_at_it(operation) from None
+        raise
+
+
+def still_at_it(operation: Operation) -> ConflictError:
+    """A deployment that a worker is still making."""
+    said = operation.status.get("message", "")
+    return ConflictError(
+        f"{operation.target}/{operation.name} is still being deployed"
+        + (f": {said}." if said else "."),
+        next_action=f"get_operation(operation_id={operation.id!r}, wait_s=40)",
+    )
 
 
 async def verify(app: App, target: str, name: str | None, *, deep: bool) -> Health:

@@ -79,9 +79,9 @@ async def test_a_control_plane_in_trouble_is_named(
 async def test_without_gcloud_reading_works_and_changing_says_what_to_install(
     cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    await caller.tool("list_deployments")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert shutil.which("gcloud") is None
+    assert (await caller.tool("list_deployments")).ok["complete"]
     planned = await caller.tool("plan_deployment", target=L4)
     refused = (await caller.tool("deploy", target=L4, plan_id=planned.plan_id)).error
     assert refused["failure"] == "cli_missing"
