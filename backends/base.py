@@ -22,6 +22,7 @@ from backends.core.answers import (
     Check,
     Deployment,
     LogsAnswer,
+    MetricsAnswer,
     ModelEntry,
     Price,
     Staged,
@@ -201,6 +202,17 @@ class Backend(abc.ABC):
     def log_files(self, name: str) -> Mapping[str, Path]:
         """Logs that are whole files on this machine, by source; empty where they are not."""
         del name
+        return {}
+
+    async def after_benchmark(self, name: str, began_s: float, ended_s: float) -> dict[str, Any]:
+        """What the platform itself says of a benchmark's time; nothing where it says nothing.
+
+        Args:
+            name: The deployment.
+            began_s: Unix seconds.
+            ended_s: Unix seconds.
+        """
+        del name, began_s, ended_s
         return {}
 
     @classmethod
@@ -482,6 +494,31 @@ class PreparesHost(Backend):
             StepFailedError: A step failed; names what the others changed.
             HostUnreachableError: The machine does not answer.
         """
+
+
+class RunsLater(RunsPlans):
+    """Leaves the end of some plans to a worker, which a step of theirs starts. No ability."""
+
+    @abc.abstractmethod
+    async def run_later(
+        self, kind: str, name: str, params: dict[str, Any], job: WorkerJob
+    ) -> dict[str, Any]:
+        """Run in a worker what a plan left for later.
+
+        Args:
+            kind: The operation's kind, one of the target's own.
+            name: The deployment.
+            params: What the plan's step said.
+            job: Progress out, the wish to stop in.
+        """
+
+
+class HasPlatformMetrics(Backend):
+    """Where the engine's own /metrics cannot be reached: the platform's figures in their place."""
+
+    @abc.abstractmethod
+    async def platform_metrics(self, name: str, interval_s: float, *, raw: bool) -> MetricsAnswer:
+        """What the platform counts of a deployment, saying what that leaves out."""
 
 
 class SavesTokens(Backend):

@@ -13,6 +13,7 @@ from backends.core.names import TARGETS
 _CLASSES: dict[str, tuple[str, str]] = {
     "cloudrun-l4": ("backends.cloudrun.backend", "CloudRunL4Backend"),
     "cloudrun-rtx6000": ("backends.cloudrun.backend", "CloudRunRtx6000Backend"),
+    "sagemaker-l4": ("backends.sagemaker.backend", "SageMakerBackend"),
     "local": ("backends.local", "LocalBackend"),
 }
 

@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from backends.app import App
-from backends.base import PreparesHost, ProbesColdStart, RunsPlans, SearchesZones, StagesModels
+from backends.base import (
+    Backend,
+    PreparesHost,
+    ProbesColdStart,
+    RunsLater,
+    RunsPlans,
+    SearchesZones,
+    StagesModels,
+)
 from backends.core.errors import DevopsError, NotSupportedError, OperationError
 from backends.core.plans import Plan, Step, run_steps
 from backends.core.state import read_json, stamp, write_json
@@ -87,6 +95,7 @@ async def benchmark(app: App, job: Job) -> dict[str, Any]:
     def report(progress: BenchmarkProgress) -> None:
         job.progress(progress.fraction, 1.0, progress.message)
 
+    began_s = time.time()
     run = await run_benchmark(
         spec,
         await backend.endpoint(job.name),
@@ -109,7 +118,18 @@ async def benchmark(app: App, job: Job) -> dict[str, Any]:
         result["knee"] = run.knee.load
     if run.findings:
         result["findings"] = run.findings
+    platform = await _platform(backend, job.name, began_s)
+    if platform:
+        result["platform"] = platform
     return result
+
+
+async def _platform(backend: Backend, name: str, began_s: float) -> dict[str, Any]:
+    """What the platform says of that time. What was measured does not fail for it."""
+    try:
+        return await backend.after_benchmark(name, began_s, time.time())
+    except DevopsError as error:
+        return {"note": f"{error.code}: {error.message}"}
 
 
 async def cold_start(app: App, job: Job) -> dict[str, Any]:
@@ -163,6 +183,14 @@ async def deploy(app: App, job: Job) -> dict[str, Any]:
     }
 
 
+async def later(app: App, job: Job) -> dict[str, Any]:
+    """Do what a plan left for later."""
+    backend = app.backends.get(job.target)
+    if not isinstance(backend, RunsLater):
+        raise NotSupportedError(f"{job.target} leaves nothing for later.")
+    return await backend.run_later(job.kind, job.name, job.params, job)
+
+
 JOBS: dict[str, Callable[[App, Job], Awaitable[dict[str, Any]]]] = {
     "benchmark": benchmark,
     "deploy": deploy,
@@ -170,6 +198,8 @@ JOBS: dict[str, Callable[[App, Job], Awaitable[dict[str, Any]]]] = {
     "cold_start": cold_start,
     "prepare_host": prepare_host,
     "stage_model": stage,
+    "deploy_fallback": later,
+    "destroy_when_settled": later,
 }
 
 

@@ -8,6 +8,7 @@ never stops the server: the safest value is used instead and `get_help` reports 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -161,6 +162,18 @@ class Settings(BaseSettings):
         pattern="^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$",
         description="Cloud Storage bucket that holds weights. Default: PROJECT-bucket.",
     )
+    aws_region: str | None = Field(
+        None,
+        validation_alias=AliasChoices("AWS_REGION", "AWS_DEFAULT_REGION"),
+        pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$",
+        description="AWS region to deploy to. Default: the reference's, us-east-2.",
+    )
+    aws_regions: tuple[str, ...] | None = Field(
+        None,
+        validation_alias=_env("VLLM_DEVOPS_AWS_REGIONS"),
+        description="AWS regions to look into, comma-separated. Default: AWS_REGION and those that "
+        "sell the GPU in every account.",
+    )
     log_level: str = Field(
         "WARNING",
         pattern="^(DEBUG|INFO|WARNING|ERROR)$",
@@ -178,6 +191,16 @@ class Settings(BaseSettings):
                 raise ValueError(f"is not a list of known targets: {', '.join(TARGETS)}")
             return names
         return value
+
+    @field_validator("aws_regions", mode="before")
+    @classmethod
+    def _split_regions(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        names = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+        if not all(re.fullmatch(r"[a-z]{2}(-[a-z]+)+-[0-9]", name) for name in names):
+            raise ValueError("is not a list of AWS regions such as us-east-2,eu-central-1")
+        return names or None
 
     @field_validator("state_dir")
     @classmethod
@@ -215,6 +238,7 @@ class Settings(BaseSettings):
         "google_cloud_project",
         "google_cloud_location",
         "google_cloud_bucket",
+        "aws_region",
         mode="before",
     )
     @classmethod

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from backends.base import HasPlatformMetrics
 from backends.core.answers import (
     Basis,
     ChatAnswer,
@@ -302,6 +303,8 @@ async def get_metrics(
 
     backend = app.backend(target, "get_metrics")
     name = await backend.resolve(name)
+    if isinstance(backend, HasPlatformMetrics):
+        return await backend.platform_metrics(name, interval_s, raw=raw)
     loop = asyncio.get_running_loop()
     async with reach(backend, name) as client:
         first = await client.metrics_text()

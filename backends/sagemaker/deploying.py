@@ -1,0 +1,250 @@
+"""Plans of deployments: the world is looked at, everything is checked, nothing is changed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from backends.core.errors import ConflictError, DevopsError, InvalidInputError, NotFoundError
+from backends.core.plans import Plan, Step, describe
+from backends.core.problems import or_problem
+from backends.knowledge.sagemaker import PROFILE, SAGEMAKER_IMAGE_NOTE, USD_PER_GIB_LOGS, ami_for
+from backends.sagemaker.checks import check_beside, check_name, chosen_types, habits
+from backends.sagemaker.endpoints import Deployed
+from backends.sagemaker.fit import check_fit
+from backends.sagemaker.spec import SageMakerSpec, default_types, resolved
+from backends.sagemaker.steps import (
+    create_steps,
+    live_of,
+    role_steps,
+    update_steps,
+    wanted,
+)
+from backends.sagemaker.world import Place, World, look
+
+if TYPE_CHECKING:
+    from backends.core.answers import Price
+    from backends.sagemaker.looking import SageMakerLooking
+
+
+async def plan_deployment(target: SageMakerLooking, spec: SageMakerSpec) -> Plan:
+    """What deploying `spec` would do.
+
+    Raises:
+        InvalidInputError: A setting is wrong.
+        ConflictError: The name is taken, or it is being changed.
+        NotManagedError: An endpoint of that name is there and not ours.
+        QuotaError: It does not fit the account's quotas.
+    """
+    types: list[str] = list(default_types(spec))
+    region = spec.region or await _home(target, spec.name)
+    early = resolved(spec, region, types)
+    world = await look(
+        target, spec.name, (region, *spec.fallback_regions), image=spec.image is None
+    )
+    check_name(target, early, world)
+    _check_role(world, early)
+    place = world.places[0]
+    found = world.found(spec.name, region)
+    running = found if found is not None and found.endpoint is not None else None
+    with_model = spec.model_copy(update={"model": early.model})
+    types, left_out = chosen_types(with_model, types, place, int(early.instances or 1))
+    if running is not None and spec.candidate:
+        left_out += check_beside(spec, running, place, types, int(early.instances or 1))
+    full = resolved(spec, region, types)
+    fit = check_fit(full)
+    notes = [*left_out, *_notes(full, place)]
+    warnings = [
+        *(problem for item in world.places for problem in item.problems),
+        *fit.warnings,
+        *habits(full, world, running),
+    ]
+    steps = role_steps(full, world)
+    if running is not None:
+        steps += await _update(target, full, world, place, running)
+    else:
+        steps += await _create(target, full, world, place)
+        if spec.fallback_regions:
+            steps += _fallback(full, world, types, notes)
+    price = await _price(target, full, world, running)
+    return Plan(
+        verb="deploy",
+        target=target.target,
+        name=full.name,
+        summary=_summary(target, full, running),
+        spec=spec.model_copy(update={"region": region}).model_dump(exclude_none=True)
+        | {"model": full.model, "instance_types": full.instance_types},
+        steps=steps,
+        live=live_of(full, world),
+        price=price,
+        settings=describe(
+            _said(full) | fit.figures,
+            {key: info.description or "" for key, info in SageMakerSpec.model_fields.items()},
+        ),
+        keeps_billing=[
+            f"{full.instances} instances day and night, whether used or not, until destroy or "
+            "stop_serving.",
+            f"Its log: about {USD_PER_GIB_LOGS.value:g} USD a GiB; it stays when the endpoint is "
+            "deleted.",
+        ],
+        warnings=warnings,
+        notes=notes,
+    )
+
+
+async def _home(target: SageMakerLooking, name: str) -> str:
+    """Where it is already, else where deployments go by default."""
+    try:
+        return (await target.find(name)).region
+    except (NotFoundError, InvalidInputError, ConflictError):
+        return target.home()
+
+
+def _check_role(world: World, spec: SageMakerSpec) -> None:
+    """Refuse to give rights to a role that is not ours.
+
+    Raises:
+        ConflictError: A role of our naming exists and is somebody else's.
+    """
+    if spec.role is None and world.role is not None and not world.role.ours:
+        raise ConflictError(
+            f"The role {world.role.arn} exists and is not ours, so it is given no rights.",
+            next_action=f"Use it as it is with options.role={world.role.arn!r}, or choose another "
+            "name.",
+        )
+
+
+async def _create(
+    target: SageMakerLooking, spec: SageMakerSpec, world: World, place: Place
+) -> list[Step]:
+    name = wanted(spec, place.region, place.image, 1.0).name
+    model, config = await asyncio.gather(
+        or_problem(target.api.model_tags(place.region, name)),
+        or_problem(target.api.config(place.region, name)),
+    )
+    for item in (model, config):
+        if isinstance(item, DevopsError) and not isinstance(item, NotFoundError):
+            raise item
+    return create_steps(
+        spec,
+        world,
+        place,
+        model_there=not isinstance(model, DevopsError),
+        config_there=not isinstance(config, DevopsError),
+    )
+
+
+async def _update(
+    target: SageMakerLooking, spec: SageMakerSpec, world: World, place: Place, found: Deployed
+) -> list[Step]:
+    what = wanted(spec, place.region, place.image, 0.0 if spec.candidate else 1.0)
+    running = [variant.name for variant in found.endpoint.variants] if found.endpoint else []
+    if what.variant in running and (spec.candidate or len(running) == 1):
+        raise ConflictError(
+            f"{target.at(spec.name)} runs with exactly these settings already.",
+            next_action=f"Change a setting; or start_serving(target={target.target!r}, "
+            f"name={spec.name!r}, restart=true) to start it anew.",
+        )
+    model = await or_problem(target.api.model_tags(place.region, what.name))
+    if isinstance(model, DevopsError) and not isinstance(model, NotFoundError):
+        raise model
+    return update_steps(spec, world, place, found, model_there=not isinstance(model, DevopsError))
+
+
+def _fallback(spec: SageMakerSpec, world: World, types: list[str], notes: list[str]) -> list[Step]:
+    """What the operation does when a region has no capacity: shown whole, run only then."""
+    steps = [
+        Step(
+            title="Start an operation that watches, and goes on to the next region by itself",
+            kind="operation",
+            data={"operation": "deploy_fallback", "region": str(spec.region)},
+        )
+    ]
+    before = str(spec.region)
+    for place in world.places[1:]:
+        able, left_out = chosen_types(
+            spec.model_copy(update={"instance_types": []}), types, place, int(spec.instances or 1)
+        )
+        notes += [f"{place.region}: {reason}" for reason in left_out]
+        there = spec.model_copy(update={"region": place.region, "instance_types": able})
+        for step in create_steps(there, world, place, model_there=False, config_there=False):
+            data = step.data | {"when": before, "place": place.region}
+            steps.append(
+                step.model_copy(
+                    update={
+                        "kind": "later",
+                        "title": f"Only if {before} has no capacity: {step.title}",
+                        "data": data,
+                        "creates": (),
+                        "undo": None,
+                    }
+                )
+            )
+        before = place.region
+    return steps
+
+
+async def _price(
+    target: SageMakerLooking, spec: SageMakerSpec, world: World, running: Deployed | None
+) -> Price:
+    """The dearest it may become: on any listed type, in any listed region."""
+    prices = await asyncio.gather(
+        *(
+            target.pool_price(place.region, spec.instance_types, int(spec.instances or 1))
+            for place in world.places
+        )
+    )
+    unknown = next((price for price in prices if price.usd_per_hour is None), None)
+    price = unknown or max(prices, key=lambda item: item.usd_per_hour or 0.0)
+    if len(prices) > 1 and unknown is None:
+        price = price.model_copy(
+            update={"basis": f"{price.basis}; the dearest of the regions listed"}
+        )
+    if running is not None and spec.candidate and price.usd_per_hour is not None:
+        price = price.model_copy(
+            update={"basis": f"{price.basis}; for the candidate, beside what runs already"}
+        )
+    return price
+
+
+def _notes(spec: SageMakerSpec, place: Place) -> list[str]:
+    staged = str(spec.model).startswith("s3://")
+    source = "the bucket" if staged else "Hugging Face, no token needed"
+    notes = [
+        f"What was not asked for is as in the reference ({PROFILE.title}); weights come from "
+        f"{source}."
+    ]
+    if place.image is not None:
+        ami = ami_for(place.image.cuda)
+        notes.append(
+            f"Image {place.image.tag}: the newest pinned one by version (vLLM "
+            f"{place.image.version}); its CUDA {place.image.cuda[0]}.{place.image.cuda[1]} needs "
+            f"the machine image {ami.name} (driver {ami.driver})."
+        )
+    else:
+        notes.append(SAGEMAKER_IMAGE_NOTE)
+    notes.append(
+        f"A container that is not healthy after {spec.startup_timeout_s} s fails the endpoint; "
+        "until then it cannot be deleted."
+    )
+    return notes
+
+
+def _summary(target: SageMakerLooking, spec: SageMakerSpec, running: Deployed | None) -> str:
+    what = "deploy a candidate of" if spec.candidate else "deploy"
+    again = " again" if running is not None else ""
+    then = f", else in {', '.join(spec.fallback_regions)}" if spec.fallback_regions else ""
+    return (
+        f"{what} {spec.model} as {target.at(spec.name)}{again} on {spec.instances} x "
+        f"{' or '.join(spec.instance_types)} in {spec.region}{then}."
+    )
+
+
+def _said(spec: SageMakerSpec) -> dict[str, object]:
+    """The settings that say something: not those that are off or empty."""
+    values = spec.model_dump(exclude_none=True, exclude={"name"})
+    return {
+        key: ", ".join(value) if isinstance(value, list) else value
+        for key, value in values.items()
+        if value is not False and value != []
+    }

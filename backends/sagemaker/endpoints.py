@@ -1,0 +1,442 @@
+"""Endpoints, configurations and models as values, read through AWS's own client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from backends.core.errors import NotFoundError
+from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.knowledge.sagemaker import TYPES
+from backends.sagemaker.commands import NAME_TAG, deployment_of
+
+if TYPE_CHECKING:
+    from backends.clouds.aws import Aws
+
+BUSY = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting"})
+"""States in which SageMaker refuses every change."""
+BROKEN = frozenset({"Failed", "OutOfService", "UpdateRollbackFailed"})
+
+
+@dataclass(frozen=True)
+class Pool:
+    """An instance type of a variant, and how many of it are placed; None: not said."""
+
+    type: str
+    count: int | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A production variant as it runs.
+
+    Attributes:
+        name: Its name.
+        weight: Its share of traffic is its weight among all weights.
+        count: Instances it has.
+        desired: Instances it is to have.
+        pools: Types, for a variant with several.
+        image: The image that runs.
+        doing: What SageMaker does to it, in its words.
+    """
+
+    name: str
+    weight: float = 0.0
+    count: int | None = None
+    desired: int | None = None
+    pools: tuple[Pool, ...] = ()
+    image: str = ""
+    doing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An endpoint as SageMaker describes it.
+
+    Attributes:
+        name: Its name.
+        region: Where it is.
+        arn: Its ARN.
+        status: SageMaker's word for its state.
+        reason: Why it failed; empty if it did not.
+        config: Its endpoint configuration.
+        next_config: The one an update brings; empty if there is none.
+        created_at: Unix seconds.
+        modified_at: Unix seconds.
+        variants: Its variants.
+        tags: Its tags.
+    """
+
+    name: str
+    region: str
+    arn: str
+    status: str
+    reason: str
+    config: str
+    next_config: str
+    created_at: float
+    modified_at: float
+    variants: tuple[Variant, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def managed(self) -> bool:
+        """Whether it carries our tag."""
+        return self.tags.get(MANAGED_BY) == MANAGED_BY_US
+
+    @property
+    def placed(self) -> bool:
+        """Whether SageMaker counts an instance."""
+        return any(
+            (variant.count or 0) > 0 or any((pool.count or 0) > 0 for pool in variant.pools)
+            for variant in self.variants
+        )
+
+    @property
+    def serving(self) -> Variant | None:
+        """The variant with most of the traffic."""
+        return max(self.variants, key=lambda variant: variant.weight, default=None)
+
+
+@dataclass(frozen=True)
+class PlannedVariant:
+    """A variant of an endpoint configuration.
+
+    Attributes:
+        name: Its name.
+        model: Its model.
+        types: Its instance types, first choice first.
+        count: Instances it begins with.
+        weight: Its weight at first.
+        startup_timeout_s: How long its container may take.
+        raw: As the API has it, for a configuration made from this one.
+    """
+
+    name: str
+    model: str
+    types: tuple[str, ...]
+    count: int
+    weight: float
+    startup_timeout_s: int
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Config:
+    """An endpoint configuration."""
+
+    name: str
+    region: str
+    arn: str
+    created_at: float
+    variants: tuple[PlannedVariant, ...]
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def managed(self) -> bool:
+        """Whether it carries our tag."""
+        return self.tags.get(MANAGED_BY) == MANAGED_BY_US
+
+    @property
+    def is_l4(self) -> bool:
+        """Whether all its instances have an L4."""
+        types = [kind for variant in self.variants for kind in variant.types]
+        return bool(types) and all(kind in TYPES for kind in types)
+
+    def variant(self, name: str) -> PlannedVariant | None:
+        """The variant of that name."""
+        return next((item for item in self.variants if item.name == name), None)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model: what its container is given."""
+
+    name: str
+    image: str
+    env: Mapping[str, str]
+    role_arn: str
+    weights: str = ""
+
+    @property
+    def served_name(self) -> str | None:
+        """The name vLLM serves it under."""
+        return self.env.get("SM_VLLM_SERVED_MODEL_NAME") or self.env.get("SM_VLLM_MODEL")
+
+    @property
+    def max_model_len(self) -> int | None:
+        """The longest context it was told."""
+        said = self.env.get("SM_VLLM_MAX_MODEL_LEN", "")
+        return int(said) if said.isdecimal() else None
+
+    @property
+    def source(self) -> str | None:
+        """Where its weights come from."""
+        return self.weights or self.env.get("SM_VLLM_MODEL") or self.env.get("HF_MODEL_ID")
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A deployment: an endpoint with its configuration, or only the configuration, stopped.
+
+    Attributes:
+        name: The deployment.
+        region: Where.
+        config: What it is made from; None where SageMaker has lost it.
+        endpoint: None: stopped.
+    """
+
+    name: str
+    region: str
+    config: Config | None
+    endpoint: Endpoint | None = None
+
+    @property
+    def managed(self) -> bool:
+        """Whether it is ours."""
+        holder = self.endpoint or self.config
+        return holder is not None and holder.managed
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """All instance types it may be on."""
+        if self.config is None:
+            return ()
+        return tuple(
+            dict.fromkeys(kind for variant in self.config.variants for kind in variant.types)
+        )
+
+
+class SageMakerApi:
+    """Reads of SageMaker.
+
+    Args:
+        aws: The account.
+    """
+
+    def __init__(self, aws: Aws) -> None:
+        self._aws = aws
+        # What never changes under its name: made anew, ours has another name.
+        self._configs: dict[tuple[str, str], Config] = {}
+        self._models: dict[tuple[str, str], Model] = {}
+
+    async def endpoint(self, region: str, name: str) -> Endpoint:
+        """One endpoint with its tags.
+
+        Raises:
+            NotFoundError: There is none of that name in that region.
+        """
+        raw = await self._aws.call("sagemaker", "describe_endpoint", region, EndpointName=name)
+        return _endpoint(raw, region, await self._tags(region, str(raw["EndpointArn"])))
+
+    async def names(self, region: str) -> list[str]:
+        """The endpoints of a region."""
+        found = await self._aws.items("sagemaker", "list_endpoints", "Endpoints", region)
+        return [str(item["EndpointName"]) for item in found]
+
+    async def deployed(self, region: str, name: str) -> Deployed:
+        """One endpoint with its configuration.
+
+        Raises:
+            NotFoundError: There is no endpoint of that name in that region.
+        """
+        endpoint = await self.endpoint(region, name)
+        config: Config | None = None
+        if endpoint.config:
+            try:
+                config = await self.config(region, endpoint.config)
+            except NotFoundError:
+                config = None
+        return Deployed(name, region, config, endpoint)
+
+    async def all_deployed(self, region: str) -> list[Deployed]:
+        """Every endpoint of a region, and every configuration of ours that has none (stopped)."""
+        names, configs = await asyncio.gather(
+            self.names(region), self._aws.items(
+                "sagemaker", "list_endpoint_configs", "EndpointConfigs", region,
+                NameContains="-vllm-",
+            ),
+        )  # fmt: skip
+        found = await asyncio.gather(
+            *(self.deployed(region, name) for name in names), return_exceptions=True
+        )
+        present: list[Deployed] = []
+        for item in found:
+            if isinstance(item, NotFoundError):
+                continue  # deleted between the two looks
+            if isinstance(item, BaseException):
+                raise item
+            present.append(item)
+        ours = [(str(c["EndpointConfigName"]), _seconds(c.get("CreationTime"))) for c in configs]
+        return [*present, *await self._stopped(region, ours, set(names))]
+
+    async def configs_of(self, region: str, name: str) -> list[Config]:
+        """The configurations made for a deployment, newest first."""
+        found = await self._aws.items(
+            "sagemaker", "list_endpoint_configs", "EndpointConfigs", region,
+            NameContains=f"{name}-vllm-",
+        )  # fmt: skip
+        names = [str(item["EndpointConfigName"]) for item in found]
+        configs = await asyncio.gather(
+            *(self.config(region, item) for item in names if deployment_of(item) == name)
+        )
+        ours = [config for config in configs if config.managed]
+        return sorted(ours, key=lambda config: config.created_at, reverse=True)
+
+    async def config(self, region: str, name: str) -> Config:
+        """One endpoint configuration with its tags.
+
+        Raises:
+            NotFoundError: There is none of that name in that region.
+        """
+        known = self._configs.get((region, name))
+        if known is not None:
+            return known
+        raw = await self._aws.call(
+            "sagemaker", "describe_endpoint_config", region, EndpointConfigName=name
+        )
+        config = _config(raw, region, await self._tags(region, str(raw["EndpointConfigArn"])))
+        if deployment_of(name) is not None and config.managed:
+            self._configs[region, name] = config
+        return config
+
+    async def model(self, region: str, name: str) -> Model:
+        """One model.
+
+        Raises:
+            NotFoundError: There is none of that name in that region.
+        """
+        known = self._models.get((region, name))
+        if known is not None:
+            return known
+        raw = await self._aws.call("sagemaker", "describe_model", region, ModelName=name)
+        model = _model(raw)
+        if deployment_of(name) is not None:
+            self._models[region, name] = model
+        return model
+
+    async def model_tags(self, region: str, name: str) -> Mapping[str, str]:
+        """A model's tags.
+
+        Raises:
+            NotFoundError: There is no such model.
+        """
+        raw = await self._aws.call("sagemaker", "describe_model", region, ModelName=name)
+        return await self._tags(region, str(raw["ModelArn"]))
+
+    def forget(self, region: str, name: str) -> None:
+        """Do not believe what was known of a configuration or model of that name."""
+        self._configs.pop((region, name), None)
+        self._models.pop((region, name), None)
+
+    async def _stopped(
+        self, region: str, configs: Sequence[tuple[str, float]], running: set[str]
+    ) -> list[Deployed]:
+        newest: dict[str, tuple[float, str]] = {}
+        for config, created in configs:
+            name = deployment_of(config)
+            if name is not None and name not in running:
+                newest[name] = max(newest.get(name, (0.0, "")), (created, config))
+        found = await asyncio.gather(*(self._config_or_none(region, c) for _, c in newest.values()))
+        return [
+            Deployed(name, region, config)
+            for name, config in zip(newest, found, strict=True)
+            if config is not None and config.managed and config.tags.get(NAME_TAG) == name
+        ]
+
+    async def _config_or_none(self, region: str, name: str) -> Config | None:
+        try:
+            return await self.config(region, name)
+        except NotFoundError:
+            self.forget(region, name)
+            return None
+
+    async def _tags(self, region: str, arn: str) -> Mapping[str, str]:
+        found = await self._aws.items("sagemaker", "list_tags", "Tags", region, ResourceArn=arn)
+        return {str(item["Key"]): str(item["Value"]) for item in found}
+
+
+def _endpoint(raw: Mapping[str, Any], region: str, tags: Mapping[str, str]) -> Endpoint:
+    pending = raw.get("PendingDeploymentSummary") or {}
+    return Endpoint(
+        name=str(raw["EndpointName"]),
+        region=region,
+        arn=str(raw["EndpointArn"]),
+        status=str(raw["EndpointStatus"]),
+        reason=str(raw.get("FailureReason") or ""),
+        config=str(raw.get("EndpointConfigName") or ""),
+        next_config=str(pending.get("EndpointConfigName") or ""),
+        created_at=_seconds(raw.get("CreationTime")),
+        modified_at=_seconds(raw.get("LastModifiedTime")),
+        variants=tuple(_variant(item) for item in raw.get("ProductionVariants") or ()),
+        tags=tags,
+    )
+
+
+def _variant(raw: Mapping[str, Any]) -> Variant:
+    images = raw.get("DeployedImages") or [{}]
+    return Variant(
+        name=str(raw["VariantName"]),
+        weight=float(raw.get("CurrentWeight") or 0.0),
+        count=raw.get("CurrentInstanceCount"),
+        desired=raw.get("DesiredInstanceCount"),
+        pools=tuple(
+            Pool(str(item["InstanceType"]), item.get("CurrentInstanceCount"))
+            for item in raw.get("InstancePools") or ()
+        ),
+        image=str(images[0].get("SpecifiedImage") or ""),
+        doing=tuple(
+            ": ".join(filter(None, (str(item["Status"]), str(item.get("StatusMessage") or ""))))
+            for item in raw.get("VariantStatus") or ()
+        ),
+    )
+
+
+def _config(raw: Mapping[str, Any], region: str, tags: Mapping[str, str]) -> Config:
+    variants: list[PlannedVariant] = []
+    for item in raw.get("ProductionVariants") or ():
+        pools = sorted(item.get("InstancePools") or (), key=lambda pool: int(pool["Priority"]))
+        types = [str(pool["InstanceType"]) for pool in pools]
+        if item.get("InstanceType"):
+            types = [str(item["InstanceType"])]
+        variants.append(
+            PlannedVariant(
+                name=str(item["VariantName"]),
+                model=str(item.get("ModelName") or ""),
+                types=tuple(types),
+                count=int(item.get("InitialInstanceCount") or 0),
+                weight=float(item.get("InitialVariantWeight") or 0.0),
+                startup_timeout_s=int(
+                    item.get("ContainerStartupHealthCheckTimeoutInSeconds") or 600
+                ),
+                raw=dict(item),
+            )
+        )
+    return Config(
+        name=str(raw["EndpointConfigName"]),
+        region=region,
+        arn=str(raw["EndpointConfigArn"]),
+        created_at=_seconds(raw.get("CreationTime")),
+        variants=tuple(variants),
+        tags=tags,
+    )
+
+
+def _model(raw: Mapping[str, Any]) -> Model:
+    several: Sequence[Mapping[str, Any]] = raw.get("Containers") or ()
+    container: Mapping[str, Any] = raw.get("PrimaryContainer") or next(iter(several), {})
+    data = (container.get("ModelDataSource") or {}).get("S3DataSource") or {}
+    return Model(
+        name=str(raw["ModelName"]),
+        image=str(container.get("Image") or ""),
+        env={str(key): str(value) for key, value in (container.get("Environment") or {}).items()},
+        role_arn=str(raw.get("ExecutionRoleArn") or ""),
+        weights=str(data.get("S3Uri") or container.get("ModelDataUrl") or ""),
+    )
+
+
+def _seconds(value: object) -> float:
+    return value.timestamp() if isinstance(value, datetime) else 0.0

@@ -1,0 +1,584 @@
+"""What there is on SageMaker and how it is: reads only, each region at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from backends.base import Backend, Services
+from backends.core.answers import Check, Deployment, Price, Status
+from backends.core.errors import (
+    CloudError,
+    ConflictError,
+    DevopsError,
+    InvalidInputError,
+    NotFoundError,
+    NotManagedError,
+    NotSetUpError,
+    UnauthenticatedError,
+)
+from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.problems import or_problem, words_of
+from backends.core.state import stamp
+from backends.knowledge.facts import Fact
+from backends.knowledge.sagemaker import REGIONS, TARGET, TYPES
+
+if TYPE_CHECKING:
+    from backends.sagemaker.catalogue import Catalogue
+    from backends.sagemaker.endpoints import Deployed, Endpoint, Model, SageMakerApi
+    from backends.sagemaker.logs import LogReader, Sight
+    from backends.sagemaker.quotas import Quotas
+    from backends.sagemaker.state import Judgement
+    from backends.serving.endpoint import Endpoint as Wire
+
+# Any of these says that somebody wants AWS to be used from here.
+_SIGNS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+)
+
+DEFAULT_REGION = "us-east-2"
+"""Where the reference deployment runs."""
+
+
+class SageMakerLooking(Backend):
+    """Reads of an account's endpoints with an L4."""
+
+    target: ClassVar[str] = TARGET
+    title: ClassVar[str] = "SageMaker real-time endpoint"
+    hardware: ClassVar[str] = "NVIDIA L4, 24 GB"
+
+    def __init__(self, services: Services) -> None:
+        from backends.clouds.aws import Aws
+        from backends.sagemaker.catalogue import Catalogue
+        from backends.sagemaker.endpoints import SageMakerApi
+        from backends.sagemaker.logs import LogReader
+        from backends.sagemaker.quotas import Quotas
+
+        super().__init__(services)
+        self.aws = Aws(services)
+        self.api: SageMakerApi = SageMakerApi(self.aws)
+        self.quotas: Quotas = Quotas(self.aws)
+        self.catalogue: Catalogue = Catalogue(self.aws)
+        self.log_reader: LogReader = LogReader(self.aws)
+        self._where: dict[str, str] = {}
+
+    # --------------------------------------------------------------------------------- finding
+
+    def home(self) -> str:
+        """The region to deploy to unless told otherwise."""
+        return self.services.settings.aws_region or DEFAULT_REGION
+
+    def regions(self) -> tuple[str, ...]:
+        """Every region that is looked into, that of the settings first."""
+        said = self.services.settings.aws_regions
+        return tuple(dict.fromkeys((self.home(), *(said or REGIONS))))
+
+    async def account(self) -> str:
+        """The account's number.
+
+        Raises:
+            NotSetUpError: Nobody has logged in to AWS on this machine.
+            UnauthenticatedError: The login has expired.
+        """
+        if not self.aws.rehearsal and not await asyncio.to_thread(self._named):
+            raise NotSetUpError(
+                f"{self.target} is not set up: nothing on this machine names an AWS account.",
+                next_action="Ask the person to run `aws login` or `aws configure`; on a machine "
+                "that has a role, to set AWS_REGION.",
+            )
+        try:
+            return (await self.aws.identity()).account
+        except UnauthenticatedError as error:
+            if error.words:
+                raise  # there is a login, and it is dead: what it made may be running
+            raise NotSetUpError(
+                f"{self.target} is not set up: {error.message}", next_action=error.next_action
+            ) from error
+
+    def _named(self) -> bool:
+        """Whether anything here says that AWS is used. Blocks for two looks at the disk.
+
+        Without a sign botocore would go on to ask whether this is a machine of EC2, which takes
+        seconds anywhere else, at every list.
+        """
+        settings = self.services.settings
+        if settings.aws_region or settings.aws_regions:
+            return True
+        if any(os.environ.get(variable) for variable in _SIGNS):
+            return True
+        files = (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials"))
+        home = Path.home() / ".aws"
+        return any(
+            Path(os.environ.get(variable) or home / name).expanduser().exists()
+            for variable, name in files
+        )
+
+    async def everything(self) -> tuple[list[Deployed], dict[str, DevopsError]]:
+        """Every deployment with an L4 in every region, and the regions that did not answer."""
+        await self.account()
+        regions = self.regions()
+        found = await asyncio.gather(
+            *(or_problem(self.api.all_deployed(region)) for region in regions)
+        )
+        deployed: list[Deployed] = []
+        silent: dict[str, DevopsError] = {}
+        for region, item in zip(regions, found, strict=True):
+            if isinstance(item, DevopsError):
+                silent[region] = item
+            else:
+                deployed += [one for one in item if one.config is None or one.config.is_l4]
+        return deployed, silent
+
+    async def find(self, name: str, region: str | None = None) -> Deployed:
+        """The deployment of that name.
+
+        Args:
+            name: The deployment.
+            region: Where it is; None looks everywhere.
+
+        Raises:
+            NotFoundError: Every region was asked and has none.
+            InvalidInputError: Several regions have one.
+            CloudError: No region has one, and some did not answer.
+        """
+        known = region or self._where.get(name)
+        if known is not None:
+            found = await self._in_region(known, name)
+            if found is not None:
+                return found
+            self._where.pop(name, None)
+            if region is not None:
+                raise self._not_here(name, (region,))
+        await self.account()
+        regions = self.regions()
+        answers = await asyncio.gather(
+            *(or_problem(self._in_region(region, name)) for region in regions)
+        )
+        silent = {
+            region: item
+            for region, item in zip(regions, answers, strict=True)
+            if isinstance(item, DevopsError)
+        }
+        present: list[Deployed] = [
+            item for item in answers if item and not isinstance(item, DevopsError)
+        ]
+        # A name that runs somewhere and is stopped elsewhere means the one that runs.
+        running = [item for item in present if item.endpoint is not None] or present
+        if len(running) > 1:
+            chosen = [item for item in running if item.region == self.home()]
+            if len(chosen) != 1:
+                places = ", ".join(item.region for item in running)
+                raise InvalidInputError(
+                    "name",
+                    f"{name} exists in several regions ({places}).",
+                    allowed="set AWS_REGION to the one that is meant",
+                )
+            running = chosen
+        if not running:
+            if silent:
+                raise self.unknown_regions(silent, f"whether there is a {name[:64]!r}")
+            raise self._not_here(name, regions)
+        self._where[name] = running[0].region
+        return running[0]
+
+    async def _in_region(self, region: str, name: str) -> Deployed | None:
+        """The deployment of that name in a region, running or stopped."""
+        from backends.sagemaker.endpoints import Deployed
+
+        try:
+            deployed = await self.api.deployed(region, name)
+        except NotFoundError:
+            configs = await self.api.configs_of(region, name)
+            return Deployed(name, region, configs[0]) if configs else None
+        if deployed.config is not None and not deployed.config.is_l4:
+            types = ", ".join(deployed.types) or "no instance type of its own"
+            raise ConflictError(
+                f"The SageMaker endpoint {name} in {region} has {types}: it is not one of "
+                f"{self.target}.",
+                next_action="Use another name.",
+            )
+        return deployed
+
+    def remember(self, name: str, region: str) -> None:
+        """Keep in mind where a deployment is, so that it is found with one request."""
+        self._where[name] = region
+
+    async def ours(self, name: str) -> Deployed:
+        """The deployment of that name, if it may be changed.
+
+        Raises:
+            NotFoundError: There is none.
+            NotManagedError: It does not carry our tag.
+        """
+        deployed = await self.find(name)
+        if not deployed.managed:
+            arn = deployed.endpoint.arn if deployed.endpoint else "ARN"
+            raise NotManagedError(
+                f"{self.at(name)} in {deployed.region} does not carry "
+                f"{MANAGED_BY}={MANAGED_BY_US}, so it is only read.",
+                next_action="To adopt it, ask the person to run: aws sagemaker add-tags "
+                f"--resource-arn {arn} --tags Key={MANAGED_BY},Value={MANAGED_BY_US} "
+                f"--region {deployed.region}",
+            )
+        return deployed
+
+    def unknown_regions(self, silent: Mapping[str, DevopsError], what: str) -> DevopsError:
+        """The error for regions that did not answer: unknown is not empty."""
+        first = next(iter(silent.values()))
+        names = ", ".join(silent)
+        said = "; ".join(f"{region}: {words_of(error)}" for region, error in silent.items())
+        if isinstance(first, UnauthenticatedError):
+            return first
+        error = type(first) if type(first).__init__ is DevopsError.__init__ else CloudError
+        return error(
+            f"{len(silent)} AWS regions did not answer ({names}), so {what} is not known. {said}",
+            words=first.words,
+            cause=first.cause,
+            next_action=first.next_action
+            or "Try again; or set VLLM_DEVOPS_AWS_REGIONS to the regions in use.",
+        )
+
+    def _not_here(self, name: str, regions: Sequence[str]) -> NotFoundError:
+        return NotFoundError(
+            f"There is no deployment {name[:64]!r} on {self.target}.",
+            cause=f"Asked, and answered: {', '.join(regions)}.",
+            next_action="Call list_deployments.",
+        )
+
+    # --------------------------------------------------------------------------------- answers
+
+    async def deployments(self) -> list[Deployment]:
+        """Every endpoint with an L4 in every region, and what is stopped; a silent region fails."""
+        found, silent = await self.everything()
+        if silent:
+            error = self.unknown_regions(silent, "what is deployed there")
+            if found:
+                error.details["found_elsewhere"] = ", ".join(
+                    f"{item.name} in {item.region}" for item in found
+                )
+            raise error
+        return list(await asyncio.gather(*map(self._entry, found)))
+
+    async def _entry(self, deployed: Deployed) -> Deployment:
+        self.remember(deployed.name, deployed.region)
+        judged = await self._judge(deployed)
+        rate = await self.rate_now(deployed)
+        model = await self.model_of(deployed)
+        created = deployed.endpoint.created_at if deployed.endpoint else 0.0
+        note = judged.words if judged.state != "ready" else None
+        return Deployment(
+            target=self.target,
+            name=deployed.name,
+            state=judged.state,
+            engine="vllm",
+            model=model.source if model else None,
+            url=self._url(deployed.region, deployed.name) if deployed.endpoint else None,
+            managed=deployed.managed,
+            simulated=self.aws.rehearsal,
+            usd_per_hour=rate,
+            created_at=_when(created),
+            note=f"{deployed.region}; {note}" if note else deployed.region,
+        )
+
+    async def status(self, name: str, *, detail: bool = False) -> Status:
+        """How one deployment is, from SageMaker and its logs."""
+        deployed = await self.find(name)
+        judged, rate, model = await asyncio.gather(
+            self._judge(deployed), self.rate_now(deployed), self.model_of(deployed)
+        )
+        answer = self._status(deployed, judged, rate, model)
+        if detail:
+            await self._details(deployed, answer)
+        return answer
+
+    async def endpoint(self, name: str) -> Wire:
+        """How it is invoked: SageMaker's runtime, requests signed as this login."""
+        return await self.wire(await self.find(name))
+
+    async def wire(self, deployed: Deployed, variant: str | None = None) -> Wire:
+        """How a deployment, or one variant of it, is invoked.
+
+        Raises:
+            ConflictError: It is not in service.
+        """
+        from backends.clouds.route import ca_file_of
+        from backends.sagemaker.refusals import explain_refusal
+        from backends.serving.endpoint import Endpoint as Wire
+        from backends.serving.engine.signing import AwsCredentials, SageMakerWire, sagemaker_url
+
+        endpoint = deployed.endpoint
+        if endpoint is None or endpoint.status in {"Creating", "Failed", "Deleting"}:
+            judged = await self._judge(deployed)
+            raise ConflictError(
+                f"{self.at(deployed.name)} {judged.words}.",
+                words=judged.error or "",
+                cause=judged.cause or "SageMaker takes invocations only in service.",
+                next_action=judged.fix or self.call("wait_until_ready", deployed.name),
+            )
+        model = await self.model_of(deployed, variant)
+
+        async def credentials() -> AwsCredentials:
+            keys = await self.aws.keys()
+            return AwsCredentials(keys.access_key, keys.secret_key, keys.token)
+
+        env = await self.aws.env()
+        ca_file = ca_file_of(env)
+        return Wire(
+            sagemaker_url(deployed.region),
+            model=(model.served_name if model else None) or deployed.name,
+            max_model_len=model.max_model_len if model else None,
+            ca_file=Path(ca_file) if ca_file else None,
+            simulated=self.aws.rehearsal,
+            source=f"SageMaker endpoint {deployed.name} in {deployed.region}",
+            explain=functools.partial(explain_refusal, self, deployed),
+            wire=SageMakerWire(deployed.name, deployed.region, target_variant=variant),
+            credentials=credentials,
+        )
+
+    async def price(self, name: str) -> Price | None:
+        """What it costs per hour while it exists, on the types it runs on now."""
+        deployed = await self.find(name)
+        placed = _placed(deployed)
+        count = sum(placed.values())
+        return await self.pool_price(deployed.region, list(placed) or deployed.types, max(count, 1))
+
+    async def pool_price(self, region: str, types: Sequence[str], count: int) -> Price:
+        """The price of `count` instances on whichever of some types: the dearest, all named."""
+        rates = await self.catalogue.rates(region, types)
+        missing = [kind for kind in types if kind not in rates]
+        if missing or not rates:
+            return Price(
+                basis=f"no hosting price of {', '.join(missing or types)} in {region} is known: "
+                "the price list did not say and our table has none"
+            )
+        dearest = max(rates, key=lambda kind: rates[kind].value)
+        each = ", ".join(f"{kind} {rate.value:g}" for kind, rate in rates.items())
+        many = f" times {count} instances" if count > 1 else ""
+        which = each if len(rates) == 1 else f"at most ({dearest}); by type: {each}"
+        return Price(
+            usd_per_hour=round(rates[dearest].value * count, 4),
+            basis=f"while the endpoint exists, used or not: {which} USD/h{many}",
+            source=rates[dearest].source,
+            as_of=rates[dearest].date,
+        )
+
+    async def rate_now(self, deployed: Deployed) -> float | None:
+        """What a deployment costs per hour at this moment, as far as can be told."""
+        endpoint = deployed.endpoint
+        if endpoint is None or (endpoint.status == "Failed" and not endpoint.placed):
+            return 0.0
+        placed = _placed(deployed)
+        if not placed:
+            # Creating, and nothing is counted yet: nothing is charged before it is placed.
+            return 0.0 if endpoint.status == "Creating" else None
+        rates: dict[str, Fact] = await self.catalogue.rates(deployed.region, list(placed))
+        if len(rates) < len(placed):
+            return None
+        return round(sum(rates[kind].value * count for kind, count in placed.items()), 4)
+
+    async def doctor(self) -> list[Check]:
+        """The aws CLI, the login, and what it may do; each with the fix."""
+
+        def said(name: str, ok: bool, detail: str) -> Check:
+            return Check(name=f"{self.target}: {name}", ok=ok, detail=detail)
+
+        checks: list[Check] = []
+        program = shutil.which("aws")
+        try:
+            account = await self.account()
+            checks.append(said("account", True, f"{account}, {await self.aws.login.source()}"))
+            version = ".".join(map(str, await self.aws.cli_version())) if program else ""
+            missing = "not on PATH; install it: https://docs.aws.amazon.com/cli/"
+            checks.append(
+                said("aws CLI", program is not None, f"{program} {version}" if program else missing)
+            )
+            _, silent = await self.everything()
+            regions = ", ".join(self.regions())
+            why = "; ".join(f"{region}: {words_of(error)}" for region, error in silent.items())
+            checks.append(said("regions", not silent, why or regions))
+        except NotSetUpError as error:
+            # Nothing is wrong with a cloud that nobody wants to use.
+            checks.append(said("not set up", True, f"{error.message} {error.next_action}"))
+        except DevopsError as error:
+            checks.append(said("access", False, f"{error.message} {error.next_action}"))
+        return checks
+
+    # --------------------------------------------------------------------------------- helpers
+
+    async def model_of(self, deployed: Deployed, variant: str | None = None) -> Model | None:
+        """The model of the variant that serves, or of a named one; None where it is gone."""
+        if deployed.config is None or not deployed.config.variants:
+            return None
+        serving = deployed.endpoint.serving if deployed.endpoint else None
+        wanted = variant or (serving.name if serving else "")
+        planned = deployed.config.variant(wanted) or deployed.config.variants[0]
+        if not planned.model:
+            return None
+        try:
+            return await self.api.model(deployed.region, planned.model)
+        except NotFoundError:
+            return None
+
+    async def sight(self, deployed: Deployed) -> Sight:
+        """What the logs tell of the newest container since the last start or update."""
+        from backends.sagemaker.logs import Sight
+
+        endpoint = deployed.endpoint
+        if endpoint is None:
+            return Sight()
+        since = _began(endpoint)
+        sight = await self.log_reader.sight(deployed.region, deployed.name, since)
+        if endpoint.status == "Failed" and sight.progress.failure is None:
+            # It may have failed after the last look.
+            sight = await self.log_reader.sight(deployed.region, deployed.name, since, fresh=True)
+        return sight
+
+    async def _judge(self, deployed: Deployed) -> Judgement:
+        from backends.sagemaker.state import judge
+
+        return judge(deployed, await self.sight(deployed), time.time())
+
+    def _status(
+        self, deployed: Deployed, judged: Judgement, rate: float | None, model: Model | None
+    ) -> Status:
+        endpoint, name = deployed.endpoint, deployed.name
+        facts: dict[str, str | int | float | bool] = {
+            "region": deployed.region,
+            "instance_types": ", ".join(deployed.types) or "unknown",
+        }
+        if deployed.config is not None:
+            facts["endpoint_config"] = deployed.config.name
+        if model is not None:
+            facts |= {"image": model.image, "role": model.role_arn}
+        checks: list[Check] = []
+        if endpoint is not None:
+            checks.append(
+                Check(
+                    name="endpoint",
+                    ok=endpoint.status == "InService",
+                    detail=endpoint.reason or endpoint.status,
+                )
+            )
+            for variant, share in shares(endpoint):
+                pools = [f"{pool.count or 0} x {pool.type}" for pool in variant.pools]
+                count = "?" if variant.count is None else variant.count
+                facts[f"variant {variant.name}"] = (
+                    f"{share} % of traffic, {', '.join(pools) or f'{count} instances'}"
+                    + (f", {'; '.join(variant.doing)}" if variant.doing else "")
+                )
+        return Status(
+            summary=f"{self.at(name)} in {deployed.region} {judged.words}.",
+            warnings=list(judged.warnings),
+            target=self.target,
+            name=name,
+            state=judged.state,
+            ready=judged.state == "ready",
+            engine="vllm",
+            managed=deployed.managed,
+            simulated=self.aws.rehearsal,
+            url=self._url(deployed.region, name) if endpoint else None,
+            models=[model.served_name] if model and model.served_name else [],
+            max_model_len=model.max_model_len if model else None,
+            phase=judged.phase or ("ready" if judged.state == "ready" else None),
+            phases=judged.phases,
+            elapsed_s=judged.elapsed_s,
+            expected_s=judged.expected_s,
+            usd_per_hour=rate,
+            created_at=_when(endpoint.created_at) if endpoint else None,
+            checks=checks,
+            facts=facts,
+            error=judged.error,
+            error_cause=judged.cause,
+            next_steps=self._next_steps(name, judged),
+        )
+
+    async def _details(self, deployed: Deployed, answer: Status) -> None:
+        """What the start's log told of the engine, and its other configurations."""
+        if deployed.endpoint is not None:
+            progress = (await self.sight(deployed)).progress
+            said = progress.facts.model_dump(exclude_none=True)
+            answer.version = said.pop("vllm_version", None)
+            answer.facts |= {f"log {key}": value for key, value in said.items()}
+        configs = await self.api.configs_of(deployed.region, deployed.name)
+        for config in configs[:5]:
+            made = _when(config.created_at) or "unknown"
+            answer.facts[f"config {config.name}"] = f"made {made}"
+
+    def _next_steps(self, name: str, judged: Judgement) -> list[str]:
+        fix = [judged.fix] if judged.fix else []
+        if judged.state == "ready":
+            return [
+                self.call("verify_model_health", name),
+                f"query_model(target={self.target!r}, name={name!r}, prompt=...)",
+                self.call("run_benchmark", name),
+            ]
+        if judged.state in {"starting", "creating", "stopping"}:
+            return [self.call("wait_until_ready", name), *fix]
+        if judged.state == "stopped":
+            return [*fix, self.call("destroy", name)]
+        return [*fix, self.call("get_logs", name), self.call("destroy", name)]
+
+    def _url(self, region: str, name: str) -> str:
+        from backends.serving.engine.signing import SageMakerWire, sagemaker_url
+
+        return f"{sagemaker_url(region)}{SageMakerWire(name, region).path}"
+
+    def at(self, name: str) -> str:
+        """A deployment in words."""
+        return f"{self.target}/{name}"
+
+    def call(self, tool: str, name: str) -> str:
+        """A tool call about a deployment."""
+        return f"{tool}(target={self.target!r}, name={name!r})"
+
+
+def shares(endpoint: Endpoint) -> list[tuple[Any, int]]:
+    """Each variant with its share of traffic, percent."""
+    total = sum(variant.weight for variant in endpoint.variants)
+    return [
+        (variant, round(100 * variant.weight / total) if total else 0)
+        for variant in endpoint.variants
+    ]
+
+
+def _placed(deployed: Deployed) -> dict[str, int]:
+    """Instances by type that are there now."""
+    found: dict[str, int] = {}
+    endpoint, config = deployed.endpoint, deployed.config
+    if endpoint is None:
+        return found
+    for variant in endpoint.variants:
+        counted = [(pool.type, pool.count) for pool in variant.pools if pool.count]
+        planned = config.variant(variant.name) if config else None
+        if not counted and variant.count and planned and len(planned.types) == 1:
+            counted = [(planned.types[0], variant.count)]
+        for kind, count in counted:
+            if kind in TYPES and count:
+                found[kind] = found.get(kind, 0) + count
+    return found
+
+
+def _began(endpoint: Endpoint) -> float:
+    """Since when what its containers say is about its present start.
+
+    An endpoint in service is modified by a change of weights too, which starts nothing.
+    """
+    if endpoint.status in {"Updating", "RollingBack"} and endpoint.next_config:
+        return endpoint.modified_at
+    return endpoint.created_at
+
+
+def _when(seconds: float) -> str | None:
+    return stamp(datetime.fromtimestamp(seconds, UTC)) if seconds else None
