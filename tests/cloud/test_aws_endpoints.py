@@ -143,6 +143,7 @@ def test_the_second_pool_is_used_where_only_it_has_capacity(amazon: Amazon) -> N
     [
         ({"SM_VLLM_MODEL": "google/gemma-4-31B-it"}, "unable to mmap 23265352448 bytes"),
         ({"SM_VLLM_MODEL": "google/no-such-model"}, "huggingface_hub.errors"),
+        ({"SM_VLLM_MAX_NUM_BATCHED_TOKENS": "2048"}, "max_tokens_per_mm_item (2496) is larger"),
         (
             {"SM_VLLM_MODEL": "google/gemma-4-E4B-it", "SM_VLLM_GPU_MEMORY_UTILIZATION": "0.6"},
             "ValueError: No available memory for the cache blocks.",

@@ -111,6 +111,13 @@ REGIONS: Mapping[str, Region] = MappingProxyType(
             ),
             Region("eu-west-1", "EU (Ireland)", "EUW1", 1.1, "ab", {"ml.m5.xlarge": 4}),
             Region(
+                "eu-north-1", "EU (Stockholm)", "EUN1", 1.06, "ab",
+                {"ml.g6.xlarge": 1, "ml.m5.xlarge": 4},
+            ),
+            Region(
+                "ap-south-1", "Asia Pacific (Mumbai)", "APS3", 1.2, "b", {"ml.m5.xlarge": 4}
+            ),
+            Region(
                 "ap-northeast-1", "Asia Pacific (Tokyo)", "APN1", 1.4, "ac",
                 {"ml.g6.2xlarge": 1, "ml.m5.xlarge": 4},
             ),
@@ -196,6 +203,7 @@ IMAGE_PUSHES: tuple[tuple[float, tuple[str, ...]], ...] = (
     (12.0, ("omni-0.31.0-gpu-py312-cu130-ubuntu24.04-sagemaker-v1.0",)),
     (5.0, ("0.29.0-gpu-py312-cu130-ubuntu24.04-sagemaker-v1.4", "0.29-gpu-py312")),
     (4.0, ("0.26.0-gpu-py312-cu129-ubuntu22.04-sagemaker-v1.9",)),
+    (4.0, ("server-sagemaker-cuda-v1", "server-sagemaker-cuda")),
     (3.0, ()),
 )
 

@@ -21,6 +21,8 @@ _CUDA = re.compile(r"-cu(\d+)-")
 _CUDA_13_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
 # What vLLM and the operating system take beside the weights while they are mapped.
 _HOST_SPARE_GIB = 4.0
+# What one picture takes; vLLM takes no smaller budget of a step while Gemma 4 sees pictures.
+_IMAGE_TOKENS = 2496
 
 # vLLM's settings that the simulator takes as they are: SM_VLLM_MAX_MODEL_LEN -> --max-model-len.
 _PASSED = (
@@ -125,6 +127,19 @@ def _natural(
         )
     if not env.get(f"{_PREFIX}MODEL") or checkpoint is None:
         return replace(trouble, fail="bad-model")
+    budget = int(env.get(f"{_PREFIX}MAX_NUM_BATCHED_TOKENS") or _IMAGE_TOKENS)
+    if budget < _IMAGE_TOKENS and not _text_only(env):
+        return replace(
+            trouble,
+            after="Resolved architecture",
+            lines=[
+                "Traceback (most recent call last):",
+                "ValueError: Chunked MM input disabled but max_tokens_per_mm_item "
+                f"({_IMAGE_TOKENS}) is larger than max_num_batched_tokens ({budget}). Please "
+                "increase max_num_batched_tokens.",
+            ],
+            exit_code=1,
+        )
     size = checkpoint.disk_gb.value * 1e9
     largest = min(size, 23_265_352_448)
     if size / 2**30 > machine.memory_gib + _HOST_SPARE_GIB:
@@ -139,6 +154,15 @@ def _natural(
             exit_code=1,
         )
     return None
+
+
+def _on(env: Mapping[str, str], name: str) -> bool:
+    return env.get(_PREFIX + name, "").lower() in {"true", "1"}
+
+
+def _text_only(env: Mapping[str, str]) -> bool:
+    limits = env.get(f"{_PREFIX}LIMIT_MM_PER_PROMPT", "")
+    return _on(env, "LANGUAGE_MODEL_ONLY") or re.sub(r"\s", "", limits).startswith('{"image":0')
 
 
 def _simulator(profile: str, checkpoint: Checkpoint | None, env: Mapping[str, str]) -> list[str]:
@@ -158,7 +182,14 @@ def _simulator(profile: str, checkpoint: Checkpoint | None, env: Mapping[str, st
         value = env.get(_PREFIX + flag.upper().replace("-", "_"))
         if value:
             argv.append(f"--{flag}={value}")
-    for flag in ("tool-call-parser", "reasoning-parser"):
-        value = env.get(_PREFIX + flag.upper().replace("-", "_"), "")
-        argv.append(f"--{flag}={'gemma4' if value == 'gemma4' else ''}")
+    tools = env.get(f"{_PREFIX}TOOL_CALL_PARSER") if _on(env, "ENABLE_AUTO_TOOL_CHOICE") else ""
+    argv.append(f"--tool-call-parser={'gemma4' if tools == 'gemma4' else ''}")
+    reasoning = env.get(f"{_PREFIX}REASONING_PARSER")
+    argv.append(f"--reasoning-parser={'gemma4' if reasoning == 'gemma4' else ''}")
+    if _text_only(env):
+        argv.append("--language-model-only")
+    if _on(env, "ENABLE_PROMPT_TOKENS_DETAILS"):
+        argv.append("--enable-prompt-tokens-details")
+    if env.get(f"{_PREFIX}ENABLE_PREFIX_CACHING", "").lower() == "false":
+        argv.append("--no-enable-prefix-caching")
     return argv

@@ -13,7 +13,7 @@ MOST_VARIANTS = 10
 _SECONDS = {
     "ContainerStartupHealthCheckTimeoutInSeconds": (60, 3600),
     "ModelDataDownloadTimeoutInSeconds": (60, 3600),
-    "VariantInstanceProvisionTimeoutInSeconds": (60, 7200),
+    "VariantInstanceProvisionTimeoutInSeconds": (300, 3600),
 }
 _AMIS = {
     "al2-ami-sagemaker-inference-gpu-2",
@@ -64,7 +64,7 @@ def _check_variant(where: str, variant: Json) -> None:
     for name, (least, most) in _SECONDS.items():
         if name in variant and not least <= int(variant[name]) <= most:
             bound = (
-                "greater than or equal to 60"
+                f"greater than or equal to {least}"
                 if int(variant[name]) < least
                 else (f"less than or equal to {most}")
             )
