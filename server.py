@@ -132,7 +132,8 @@ async def plan_deployment(
     max_num_seqs: MaxNumSeqs = None,
     options: Options = None,
     format: Annotated[  # the word a user says
-        Literal["plan", "shell"], Field(description="shell adds a script.")
+        Literal["plan", "shell", "gke"],
+        Field(description="shell adds a script, gke (tpu-v6e) a manifest."),
     ] = "plan",
 ) -> answers.PlanAnswer:
     """Settings, exact commands, price and warnings of a deployment, and the plan_id that runs it.

@@ -277,6 +277,20 @@ class CanDeploy(RunsPlans):
             InvalidInputError: A setting is wrong.
         """
 
+    def document(self, plan: Plan, form: str) -> str | None:
+        """A plan as a document: `shell`, or a form of the target's own; None where it has none.
+
+        Raises:
+            InvalidInputError: The target has no such form.
+        """
+        if form == "plan":
+            return None
+        if form == "shell":
+            from backends.core.script import shell_script
+
+            return shell_script(plan)
+        raise InvalidInputError("format", f"{self.target} has no {form}.", allowed="plan, shell")
+
     @classmethod
     def parse_spec(cls, common: dict[str, Any], options: dict[str, Any]) -> DeploySpec:
         """The request as this target understands it.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import ConfigDict, Field, field_validator
 
 from backends.base import DeploySpec
+from backends.clouds.options import pinned_image, plain_arguments, plain_variables
 from backends.core.errors import InvalidInputError
 from backends.core.names import check_name
 from backends.knowledge.cloudrun import MAX_PROBE_TOTAL_S, PROBE_LIMITS, CloudRunProfile, Probe
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 _MEMBER = re.compile(
     r"^(?:(?:user|group|serviceAccount):[^\s:@]+@[^\s:@]+|domain:[\w.-]+|allAuthenticatedUsers)$"
 )
-_IMAGE = re.compile(r"^[a-z0-9][\w./:-]*(?::[\w.-]+|@sha256:[0-9a-f]{64})$")
-_ENV = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*=")
-_SECRET_NAME = re.compile(r"(?i)(token|secret|password|api_?key|credential)")
 _BUCKET = re.compile(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$")
 _FOLDER = re.compile(r"^[\w.-]+(?:/[\w.-]+)*$")
 _PROBE_KEYS = {
@@ -148,9 +146,7 @@ class CloudRunSpec(DeploySpec):
     @field_validator("image")
     @classmethod
     def _pinned(cls, value: str | None) -> str | None:
-        if value is not None and (not _IMAGE.match(value) or value.endswith(":latest")):
-            raise ValueError("must be pinned by a tag other than latest, or by @sha256:...")
-        return value
+        return pinned_image(value)
 
     @field_validator("bucket")
     @classmethod
@@ -162,25 +158,16 @@ class CloudRunSpec(DeploySpec):
     @field_validator("extra_args")
     @classmethod
     def _no_keys(cls, value: list[str]) -> list[str]:
-        if any(item.startswith(("--api-key", "--hf-token")) for item in value):
-            raise ValueError(
-                "must not carry secrets: they would stand in the service's description. Cloud Run "
-                "itself lets nobody in without roles/run.invoker"
-            )
-        return value
+        return plain_arguments(
+            value,
+            shown_in="the service's description. Cloud Run itself lets nobody in without "
+            "roles/run.invoker",
+        )
 
     @field_validator("env")
     @classmethod
     def _variables(cls, value: list[str]) -> list[str]:
-        for item in value:
-            if not _ENV.match(item):
-                raise ValueError("takes KEY=VALUE items")
-            if _SECRET_NAME.search(item.partition("=")[0]):
-                raise ValueError(
-                    "must not carry secrets: they would stand in the service's description; keep "
-                    "the Hugging Face token with save_hf_token"
-                )
-        return value
+        return plain_variables(value, shown_in="the service's description")
 
     @field_validator("scaling")
     @classmethod

@@ -59,6 +59,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         QuotaError,
         r"Quota violated:\s*(?P<quota>\w+)|Quota '(?P<metric>[\w-]+)' exceeded"
+        r"|Quota limit '[\w-]+' has been exceeded"
         r"|do not have quota for using GPUs|Quota exceeded for total allowable"
         r"|quota restrictions|QUOTA_EXCEEDED|quotaExceeded|may not exceed \d+\.\s+Consider running",
         "The project's quota is too small for what was asked, counting all that it allows already.",
@@ -67,7 +68,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         CapacityError,
         r"ZONE_RESOURCE_POOL_EXHAUSTED|does not have enough resources|stockout"
-        r"|no available (?:capacity|instance)|resource pool exhausted",
+        r"|no available (?:capacity|instance)|resource pool exhausted|no more capacity in the zone",
         "Quota is there, but the hardware is not free here now.",
         "Try another region or zone (find_capacity), or again later.",
     ),

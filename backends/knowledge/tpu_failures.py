@@ -1,4 +1,4 @@
-"""How TPU requests, nodes and servers fail, and what looks like a failure and is none.
+"""How TPU requests, nodes and servers fail.
 
 Collected 2026-11-30 from the TPU v6e article and its repository, Google's pages and public reports.
 vLLM's own start-up failures are in `backends.serving.startup_failures`.
@@ -147,31 +147,10 @@ def signature_of(words: str) -> Signature | None:
     return first_found(SIGNATURES, words)
 
 
-# Lines and answers that mislead: what is seen, and what is true.
-FALSE_SIGNALS: tuple[tuple[Signature, str], ...] = (
-    (
-        signature("fp8_kv", r"Automatically using fp8\w* for FP8 KV cache on TPU v6e", "", ""),
-        "The log says that the KV cache is fp8. It is not: v6e's matrix units have no fp8, and the "
-        "KV cache stays bf16. Compare the logged tokens with 18 KiB a token (E2B).",
-    ),
-    (
-        signature("waiting", r"\bWAITING_FOR_RESOURCES\b", "", ""),
-        "WAITING_FOR_RESOURCES is waiting, not failing: the request keeps its place in the queue, "
-        "and deleting it loses that.",
-    ),
-    (
-        signature("disk_size", r"is larger than image size: '10 GB'", "", ""),
-        "gcloud's warning about the disk being larger than its image is harmless: the image grows "
-        "into it.",
-    ),
-    (
-        signature("first_422", r'"(?:POST|GET) /v1/\S+ HTTP/1\.1" 422', "", ""),
-        "The first request with an image or sound after a start may get 422 while its encoder "
-        "warms up: send it again once.",
-    ),
-)
-
+# What no log says, and a user of these servers should know.
 ADVICE: tuple[str, ...] = (
+    "The first request with an image or sound after a start may get 422 while its encoder warms "
+    "up: send it again once.",
     "Structured output (json_schema) is not enforced with thinking switched off: ask with "
     "enable_thinking, or check the answer yourself.",
     "A benchmark with one seed for all cells measures the prefix cache (about 100 % hits): "
@@ -179,8 +158,3 @@ ADVICE: tuple[str, ...] = (
     "gpu_memory_utilization=0.95 fails on smaller chips after eleven minutes of compiling: leave "
     "it out.",
 )
-
-
-def false_signals(words: str) -> list[str]:
-    """What some lines say that is not so, each in a sentence; empty where nothing misleads."""
-    return [truth for seen, truth in FALSE_SIGNALS if seen.pattern.search(words)]

@@ -30,7 +30,6 @@ from backends.core.errors import (
 )
 from backends.core.operations import Operation
 from backends.core.plans import ENDING, Plan, StoredPlan, Verb, run_steps
-from backends.core.script import shell_script
 from backends.core.settings import Confirm, as_environment
 from backends.core.tools import app_of, current_call, current_client
 from backends.verbs.observing import explaining_absence, gather_deployments, still_at_it
@@ -77,7 +76,7 @@ async def plan_deploy(app: App, target: str, request: Request, *, form: str = "p
         app: The application.
         target: Where.
         request: What was asked for.
-        form: "plan", or "shell" to add the steps as a script.
+        form: "plan"; "shell" adds the steps as a script; others are a target's own.
 
     Raises:
         BudgetError: It would cost more than the operator allows.
@@ -88,7 +87,7 @@ async def plan_deploy(app: App, target: str, request: Request, *, form: str = "p
     common = {"name": DEFAULT_NAME} | request.common()
     plan = await backend.plan_deploy(backend.parse_spec(common, request.options))
     await check_budget(app, plan.price, f"{target}/{plan.name}")
-    document = shell_script(plan) if form == "shell" else None
+    document = backend.document(plan, form)
     return app.plans.keep(plan).answer(document=document)
 
 

@@ -275,6 +275,8 @@ class _Tpu:
             raise ApiError(400, f"Field {unknown[0]} cannot be updated.")
         for key in wanted:
             found[key] = body.get(key) or ({} if key != "tags" else [])
+        if "metadata" in wanted:
+            self._cloud.hosts.set_metadata("tpu", zone, name, found["metadata"])
         return self._operation(found["name"], shown(found), "Node")
 
     def delete_node(self, request: Request, project: str, zone: str, name: str) -> Json:
@@ -311,6 +313,8 @@ class _Tpu:
             raise ApiError(
                 400, f"Node {name} is in state {found['state']}.", status="FAILED_PRECONDITION"
             )
+        if not self._cloud.hosts.machine("tpu", zone, name).reachable():
+            raise ApiError(404, f"Guest attributes of node {name} were not found.")
         key = "AAAAC3NzaC1lZDI1NTE5AAAAIFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFak"
         workers = request.json().get("workerIds") or [
             str(number) for number in range(len(found["networkEndpoints"]))

@@ -113,10 +113,13 @@ def _begin(machine: Machine, name: str) -> None:
         "from backends.rehearsal.cloud.hosts.engine import main; import sys; "
         "sys.exit(main(sys.argv[1:]))"
     )
+    command = [sys.executable, "-c", code, *container["command"]]
+    if container["command"][:1] in (["bash"], ["ray"]):
+        # The image's own shell, with its vllm and ray first on the way.
+        env["PATH"] = f"{machine.farm / 'container'}:{env['PATH']}"
+        command = list(container["command"])
     with log.open("ab") as output:
-        pid = machine.spawn(
-            [sys.executable, "-c", code, *container["command"]], env=env, output=output
-        )
+        pid = machine.spawn(command, env=env, output=output)
     with machine.change() as state:
         state["containers"][name] |= {
             "pid": pid,
@@ -296,7 +299,7 @@ def _inspect(machine: Machine, argv: list[str]) -> int:
             "Running": status == "running",
             "OOMKilled": oom,
             "Pid": container.get("pid", 0) if status == "running" else 0,
-            "ExitCode": 0 if status == "running" else (137 if oom else 1),
+            "ExitCode": _exit_code(container, oom=oom),
             "StartedAt": _moment(container.get("started_at") or container["created"]),
         },
         "Config": {"Image": container["image"], "Cmd": container["command"]},
@@ -313,6 +316,12 @@ def _inspect(machine: Machine, argv: list[str]) -> int:
         form = form.replace(f"{{{{.State.{key}}}}}", text)
     form = form.replace("{{json .State}}", json.dumps(state))
     return _out(form.replace("{{.Config.Image}}", container["image"]))
+
+
+def _exit_code(container: Json, *, oom: bool) -> int:
+    if _alive(container):
+        return 0
+    return 137 if oom else 143 if container.get("stopped") else 1
 
 
 def _image(machine: Machine, argv: list[str]) -> int:

@@ -40,6 +40,7 @@ PROGRAMS = (
     *("uname", "uptime", "wipefs"),
 )
 _CLIENTS = ("ssh", "scp")
+_IN_CONTAINERS = ("ray", "vllm")
 
 _KINDS: dict[str, Json] = {
     "gce": {
@@ -85,6 +86,7 @@ class HostFarm:
         for folder, names, module, more in (
             ("clients", _CLIENTS, "ssh", f", pathlib.Path({str(self.folder)!r})"),
             ("programs", PROGRAMS, "programs", ""),
+            ("container", _IN_CONTAINERS, "programs", ""),
         ):
             place = self.folder / folder
             place.mkdir(exist_ok=True)
@@ -110,6 +112,7 @@ class HostFarm:
         disks: Sequence[Json] = (),
         alias: str = "",
         docker: bool | None = None,
+        account: str = "",
     ) -> list[str]:
         """Make a machine (or one for each worker) and power it on.
 
@@ -126,6 +129,7 @@ class HostFarm:
             disks: Data disks: `name` (device name), `size_gb`, `source` (the disk's own name).
             alias: gcloud's name for the host key where it is another.
             docker: Whether docker is installed; as in Google's image of that kind unless given.
+            account: The service account that the metadata server gives tokens of.
 
         Returns:
             The address of each worker, in 127.0.0.0/8.
@@ -153,6 +157,7 @@ class HostFarm:
                 "address": address,
                 "speed": self.speed,
                 "metadata": dict(metadata or {}),
+                "account": account,
                 "gpu": _GPUS.get(accelerator),
                 "host_key": uuid.uuid4().hex,
                 "packages": {"docker.io": "26.1"}

@@ -22,6 +22,10 @@ Program = Callable[[Machine, list[str]], int]
 _GIB = 2**30
 _DRIVER = "615.71.09-2"
 _WEIGHTS_MIB = 13_371
+_ENGINE = (
+    "from backends.rehearsal.cloud.hosts.engine import main; import sys; "
+    "sys.exit(main(sys.argv[1:]))"
+)
 _TMP = "/tmp"  # noqa: S108 (the machine's own)
 
 
@@ -153,12 +157,15 @@ def dpkg(machine: Machine, argv: list[str]) -> int:
 
 
 def curl(machine: Machine, argv: list[str]) -> int:
-    """Downloads to `-o FILE`."""
+    """Downloads to `-o FILE`; the metadata server and Google's APIs without it."""
     if machine.fault("download") is not None:
         return _fail("curl: (6) Could not resolve host", 6)
     if "-o" in argv:
         Path(argv[argv.index("-o") + 1]).write_text("rehearsal\n", encoding="utf-8")
-    return 0
+        return 0
+    from backends.rehearsal.cloud.hosts.network import curl as play
+
+    return play(machine, argv)
 
 
 def dkms(machine: Machine, argv: list[str]) -> int:
@@ -486,6 +493,22 @@ def docker(machine: Machine, argv: list[str]) -> int:
     return play(machine, argv)
 
 
+def ray(machine: Machine, argv: list[str]) -> int:
+    """In a container: a node of a cluster."""
+    from backends.rehearsal.cloud.hosts.ray import main as play
+
+    return play(machine, argv)
+
+
+def vllm(machine: Machine, argv: list[str]) -> int:
+    """In a container: the engine."""
+    del machine
+    words = ["-c", _ENGINE, "vllm", *argv]
+    env = {**os.environ, "PYTHONPATH": str(REPO)}
+    os.execve(sys.executable, [sys.executable, *words], env)  # noqa: S606 (no shell is meant)
+    return 1
+
+
 def python3(machine: Machine, argv: list[str]) -> int:
     """The real one, as an image has it: `-m pip` installs from what the rehearsal sells."""
     if argv[:2] == ["-m", "pip"]:
@@ -518,6 +541,8 @@ TABLE: dict[str, Program] = {
     "mount": mount,
     "nvidia-smi": nvidia_smi,
     "python3": python3,
+    "ray": ray,
+    "vllm": vllm,
     "reboot": reboot,
     "shutdown": shutdown,
     "sudo": sudo,

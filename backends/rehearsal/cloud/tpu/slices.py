@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 
 # What only the rehearsal knows of a resource; never shown.
 _PLAY = "_play"
+_OFF = "_off"
 _FOREVER = float("inf")
 
 
 def shown(resource: Json) -> Json:
     """A resource as the API shows it."""
-    return {key: value for key, value in resource.items() if key != _PLAY}
+    return {key: value for key, value in resource.items() if key not in {_PLAY, _OFF}}
 
 
 def state_of(resource: Json) -> str:
@@ -364,13 +365,37 @@ class Slices:
     # ------------------------------------------------------------------------- machines
 
     def _boot_host(self, node: Json) -> None:
-        del node
+        """Power a node's machines on; they run their startup script by themselves."""
+        zone, hosts, short = zone_of(node), self._cloud.hosts, _short(node)
+        if node.pop(_OFF, False):
+            hosts.start("tpu", zone, short)
+            return
+        addresses = hosts.boot(
+            "tpu",
+            self._cloud.world.project,
+            zone,
+            short,
+            instance_id=str(node["id"]),
+            workers=len(node["networkEndpoints"]),
+            metadata=dict(node.get("metadata") or {}),
+            account=str((node.get("serviceAccount") or {}).get("email") or "")
+            or self._cloud.world.default_account,
+        )
+        external = bool((node.get("networkConfig") or {}).get("enableExternalIps", True))
+        for endpoint, address in zip(node["networkEndpoints"], addresses, strict=True):
+            endpoint["ipAddress"] = address
+            endpoint["accessConfig"] = {"externalIp": address} if external else {}
 
     def _stop_host(self, node: Json) -> None:
-        del node
+        node[_OFF] = True
+        self._cloud.hosts.stop("tpu", zone_of(node), _short(node))
 
     def _end_host(self, node: Json) -> None:
-        del node
+        self._cloud.hosts.remove("tpu", zone_of(node), _short(node))
+
+
+def _short(node: Json) -> str:
+    return str(node["name"]).rpartition("/")[2]
 
 
 def zone_of(resource: Json) -> str:

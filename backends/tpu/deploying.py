@@ -1,0 +1,454 @@
+"""Plans of TPU deployments: the world is looked at, everything is checked, nothing is changed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backends.clouds.google_facts import (
+    SECRET_READER,
+    account_email,
+    account_exists,
+    disabled_apis,
+    has_role,
+    or_problem,
+    refuse_disabled,
+    secret_exists,
+    words_of,
+)
+from backends.clouds.google_steps import account_step, reader_step
+from backends.clouds.zone_memory import ZoneMemory, ZoneNote
+from backends.core.answers import Price
+from backends.core.errors import ConflictError, DevopsError, InvalidInputError, QuotaError
+from backends.core.plans import Plan, Step, describe
+from backends.core.state import write_text, writing
+from backends.knowledge.tpu import FLEX_START_SEEN, SLICES, find_slice, quota_id
+from backends.tpu.capacity import asked_for, used_chips
+from backends.tpu.commands import (
+    create_argv,
+    delete_key_argv,
+    delete_rule_argv,
+    key_argv,
+    key_secret_of,
+    labels_of,
+    rule_argv,
+    rule_of,
+)
+from backends.tpu.fit import Fit, check_fit, usual_context
+from backends.tpu.records import TpuRequest
+from backends.tpu.spec import TpuSpec, resolved
+from backends.tpu.start import digest_of, settings_json, start_script
+
+if TYPE_CHECKING:
+    from backends.tpu.looking import TpuLooking
+
+_SECRETS = "https://secretmanager.googleapis.com/v1/projects"
+
+
+@dataclass(frozen=True)
+class World:
+    """What a plan was made from.
+
+    Attributes:
+        project: The project.
+        requests: Every TPU request.
+        account_there: Whether the deployment's own account exists.
+        may_read: Whether that account may read the token's secret already.
+        secret_there: Whether the secret exists.
+        hardware: Sizes by zone; a text where a zone could not be asked.
+        limits: Limits of the quota that counts, by zone; None: not known, or none counts.
+        problems: What could not be looked at.
+    """
+
+    project: str
+    requests: list[TpuRequest]
+    account_there: bool
+    may_read: bool
+    secret_there: bool
+    hardware: dict[str, list[str] | str]
+    limits: dict[str, float] | None
+    problems: tuple[str, ...]
+
+
+async def plan_deployment(target: TpuLooking, spec: TpuSpec) -> Plan:
+    """What deploying `spec` would do.
+
+    Raises:
+        InvalidInputError: A setting is wrong, or the checkpoint does not fit.
+        ConflictError: The name is taken, or a search for it runs.
+        NotManagedError: A request of that name is there and not ours.
+        QuotaError: No zone's quota is enough.
+        ApiDisabledError: An API is off.
+    """
+    full = resolved(spec, target.services.settings)
+    notes: list[str] = []
+    if spec.max_model_len is None:
+        length, why = usual_context(full)
+        full = full.model_copy(update={"max_model_len": length})
+        notes += [why] if why else []
+    fit = check_fit(full)
+    world = await _look(target, full)
+    adopted = _check_name(target, full, world)
+    zones, left_out, reasons = _zones(target, full, world)
+    notes += [*fit.notes, *reasons]
+    steps, script = _steps(target, full, fit, world, zones, adopted)
+    price = target.slice_price(str(full.size), str(full.provisioning), zones[0])
+    size = find_slice(str(full.size))
+    where = zones[0] if len(zones) == 1 else f"the first of {', '.join(zones)} that has hardware"
+    return Plan(
+        verb="deploy",
+        target=target.target,
+        name=full.name,
+        summary=f"deploy {full.model} as {target.at(full.name)} on {full.size} "
+        f"({size.chips} chip{'s' if size.chips > 1 else ''}, {full.provisioning}) in {where}.",
+        spec=full.model_dump(exclude_none=True),
+        steps=steps,
+        live=_live(full, world, zones),
+        price=_dearest(target, full, zones, price),
+        settings=describe(
+            _said(full) | fit.figures | {"start_script": script},
+            {key: info.description or "" for key, info in TpuSpec.model_fields.items()},
+        ),
+        keeps_billing=_billing(full),
+        warnings=[*world.problems, *fit.warnings, *_warnings(full, world)],
+        notes=[*notes, *left_out],
+    )
+
+
+async def _look(target: TpuLooking, spec: TpuSpec) -> World:
+    cloud = target.cloud
+    project = await cloud.project()
+    off = await or_problem(disabled_apis(cloud, "tpu", "compute", "secretmanager", "iam"))
+    problems: list[str] = []
+    if isinstance(off, DevopsError):
+        problems.append(f"Whether APIs are enabled is not known ({words_of(off)}).")
+    else:
+        refuse_disabled(off, project)
+    account = spec.service_account or account_email(spec.name, project)
+    quota = quota_id(str(spec.provisioning)) if spec.control_plane == "tpu" else None
+
+    async def nothing() -> None:
+        return None
+
+    (requests, _), there, may_read, secret, hardware, limits = await asyncio.gather(
+        target.world(),
+        nothing() if spec.service_account else account_exists(cloud, account),
+        or_problem(
+            has_role(
+                cloud,
+                f"{_SECRETS}/{project}/secrets/{spec.secret}:getIamPolicy",
+                f"the secret {spec.secret}",
+                f"serviceAccount:{account}",
+                SECRET_READER,
+            )
+        ),
+        or_problem(secret_exists(cloud, str(spec.secret))),
+        target.api.sizes(spec.asked_in) if spec.control_plane == "tpu" else nothing(),
+        or_problem(target.api.quota(quota)) if quota else nothing(),
+    )
+    if isinstance(limits, DevopsError):
+        problems.append(f"Quotas were not checked ({words_of(limits)}); Google will.")
+    if isinstance(secret, DevopsError):
+        problems.append(f"Whether the secret exists is not known ({words_of(secret)}).")
+    return World(
+        project=project,
+        requests=requests,
+        account_there=bool(there) or spec.service_account is not None,
+        may_read=may_read is True,
+        secret_there=secret is True,
+        hardware=hardware or {},
+        limits=None if isinstance(limits, DevopsError) else limits,
+        problems=tuple(problems),
+    )
+
+
+def _check_name(target: TpuLooking, spec: TpuSpec, world: World) -> TpuRequest | None:
+    """The living request that a search would go on with; None where there is none.
+
+    Raises:
+        ConflictError: The name is taken.
+        NotManagedError: It is not ours.
+    """
+    operation = target.searches().get(spec.name)
+    if operation is not None:
+        raise ConflictError(
+            f"{operation.id} is looking for hardware for {spec.name} already.",
+            next_action=f"get_operation(operation_id={operation.id!r}, wait_s=40), or "
+            f"cancel_operation(operation_id={operation.id!r}).",
+        )
+    same = [item for item in world.requests if item.name == spec.name]
+    for item in same:
+        target.refuse_foreign(item)
+    if not same:
+        return None
+    waiting = [item for item in same if item.stage == "queued"]
+    if spec.zones and len(same) == 1 and waiting and waiting[0].zone in spec.zones:
+        return waiting[0]
+    item = same[0]
+    words = "still lives" if item.live else "has ended, but is still there"
+    raise ConflictError(
+        f"{target.at(spec.name)} {words}: {item.state} in {item.zone}.",
+        cause="A second request would be a second bill; an ended one still counts against quota.",
+        next_action=f"{target.call('get_status', spec.name)}, or "
+        f"{target.call('destroy', spec.name)} first, or another name.",
+    )
+
+
+def _zones(
+    target: TpuLooking, spec: TpuSpec, world: World
+) -> tuple[list[str], list[str], list[str]]:
+    """Zones to ask in, in order; what was left out and why; and what the order follows.
+
+    Raises:
+        InvalidInputError: No zone has the hardware.
+        QuotaError: None of those that have it has quota.
+    """
+    memory = ZoneMemory(target.services.state, target.target)
+    what = asked_for(str(spec.size), str(spec.provisioning))
+    order, final = memory.ordered(what, spec.asked_in)
+    left_out = [f"Left out: {note.shown(time.time())}" for note in final]
+    if not spec.zones:
+        order, left_out = spec.asked_in, []
+    need = SLICES[str(spec.size)].chips
+    kept: list[str] = []
+    short: list[str] = []
+    for zone in order:
+        found = world.hardware.get(zone)
+        if isinstance(found, list) and str(spec.size) not in found:
+            left_out.append(
+                f"Left out: {zone} has no {spec.size} (it has {', '.join(found) or 'no v6e'})."
+            )
+            continue
+        refused = spec.provisioning == "flex-start" and FLEX_START_SEEN.get(zone) is False
+        if refused and spec.zones:
+            left_out.append(f"Left out: {zone} refused flex-start when it was asked (2026).")
+            continue
+        if world.limits is not None and not spec.ignore_quota:
+            used = used_chips(world.requests, zone, str(spec.provisioning))
+            limit = world.limits.get(zone, 0.0)
+            if used + need > limit:
+                short.append(f"{zone}: {need} needed, {used} used, {limit:g} allowed")
+                continue
+        kept.append(zone)
+    if not kept:
+        _refuse_zones(target, spec, short, left_out)
+    left_out += [f"Left out for want of quota: {item}." for item in short]
+    notes = memory.notes(what)
+    reasons = [_order_words(notes, kept)] if spec.zones and _order_words(notes, kept) else []
+    if len(kept) == 1 and spec.zones:
+        reasons.append(f"Only {kept[0]} is left to ask in.")
+    return kept, left_out, reasons
+
+
+def _refuse_zones(target: TpuLooking, spec: TpuSpec, short: list[str], left_out: list[str]) -> None:
+    quota = quota_id(str(spec.provisioning))
+    if short:
+        raise QuotaError(
+            f"{spec.size} {spec.provisioning} does not fit the project's quota: "
+            f"{'; '.join(short)}.",
+            cause="Quota is counted in chips by zone; failed and suspended requests count too.",
+            next_action=f"find_capacity(target={target.target!r}) shows where it fits; destroy "
+            f"what has ended; or ask the person to request {quota} at "
+            "https://console.cloud.google.com/iam-admin/quotas. options.ignore_quota=true tries.",
+            details={"quota": str(quota)},
+        )
+    raise InvalidInputError(
+        "options.zone" if spec.zone else "options.zones",
+        f"no zone is left: {' '.join(left_out)}",
+        allowed=f"those of find_capacity(target={target.target!r})",
+    )
+
+
+def _order_words(notes: dict[str, ZoneNote], zones: list[str]) -> str:
+    seen = [notes[zone].shown(time.time()) for zone in zones if zone in notes]
+    return f"The order follows what was seen lately ({'; '.join(seen)})." if seen else ""
+
+
+def _steps(
+    target: TpuLooking,
+    spec: TpuSpec,
+    fit: Fit,
+    world: World,
+    zones: list[str],
+    adopted: TpuRequest | None,
+) -> tuple[list[Step], str]:
+    """The steps, and the folder that holds the start script."""
+    project, name = world.project, spec.name
+    account = spec.service_account or account_email(name, project)
+    steps: list[Step] = []
+    if not world.account_there:
+        steps.append(account_step(name, account, project))
+    if world.secret_there and not world.may_read and spec.service_account is None:
+        steps.append(reader_step(account, project, secret=str(spec.secret)))
+    if spec.public:
+        steps += _public_steps(spec, account, project)
+    key_secret = key_secret_of(name) if spec.public else ""
+    asked = spec if world.secret_there else spec.model_copy(update={"secret": ""})
+    script = start_script(asked, fit.tensor_parallel_size, project, key_secret=key_secret)
+    settings = settings_json(spec, fit.tensor_parallel_size)
+    digest = digest_of([script, settings])
+    folder = target.services.state.root / "starts" / digest
+    files = _written(folder, script, settings)
+    labels = labels_of(spec, digest)
+    argvs = {zone: create_argv(spec, zone, project, account, labels, files) for zone in zones}
+    if spec.zones:
+        steps.append(_search_step(target, spec, argvs, digest, adopted))
+    else:
+        zone = zones[0]
+        steps.append(
+            Step(
+                title=f"Ask for {spec.size} ({spec.provisioning}) in {zone}; returns as soon as "
+                "it is accepted",
+                kind="create",
+                argv=tuple(argvs[zone]),
+                data={"zone": zone, "digest": digest, "plane": spec.control_plane},
+                creates=(f"request {name} in {zone}, and its node once there is hardware",),
+                undo=target.call("destroy", name),
+            )
+        )
+    return steps, str(files[0])
+
+
+def _written(folder: Path, script: str, settings: str) -> tuple[Path, Path]:
+    """The files gcloud reads metadata from; their folder is named by what is in them."""
+    files = folder / "start.sh", folder / "settings.json"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path, text in zip(files, (script, settings), strict=True):
+            write_text(path, text)
+    return files
+
+
+def _public_steps(spec: TpuSpec, account: str, project: str) -> list[Step]:
+    name = spec.name
+    return [
+        Step(
+            title="Make an API key and keep it in Secret Manager; it is shown to nobody",
+            kind="key",
+            argv=tuple(key_argv(name, project)),
+            creates=(f"secret {key_secret_of(name)}",),
+            undo=" ".join(delete_key_argv(name, project)),
+        ),
+        reader_step(account, project, secret=key_secret_of(name)),
+        Step(
+            title=f"Let {', '.join(spec.allow_from)} reach port {spec.port}, and nobody else",
+            kind="gcloud",
+            argv=tuple(rule_argv(spec, project)),
+            data={"exists_ok": True},
+            creates=(f"firewall rule {rule_of(name)}",),
+            undo=" ".join(delete_rule_argv(name, project)),
+        ),
+    ]
+
+
+def _search_step(
+    target: TpuLooking,
+    spec: TpuSpec,
+    argvs: dict[str, list[str]],
+    digest: str,
+    adopted: TpuRequest | None,
+) -> Step:
+    zones = list(argvs)
+    goes_on = f" It goes on with the request that waits in {adopted.zone}." if adopted else ""
+    return Step(
+        title=f"Ask in {', then '.join(zones)}, one at a time: after {spec.zone_wait_minutes:g} "
+        "minutes in the queue of one, that request is deleted and the next zone asked; in the "
+        f"last one it waits on. Runs as an operation.{goes_on}",
+        kind="search",
+        data={
+            "zones": zones,
+            "zone_wait_s": float(spec.zone_wait_minutes or 0) * 60,
+            "digest": digest,
+            "plane": spec.control_plane,
+            "what": asked_for(str(spec.size), str(spec.provisioning)),
+            "model": spec.model,
+            "adopt": adopted.zone if adopted else "",
+            "commands": argvs,
+        },
+        creates=(f"request {spec.name} in one of {', '.join(zones)}",),
+        undo=target.call("destroy", spec.name),
+    )
+
+
+def _live(spec: TpuSpec, world: World, zones: list[str]) -> dict[str, str]:
+    same = [item for item in world.requests if item.name == spec.name]
+    live = {
+        f"request {spec.name}": ", ".join(f"{item.state} in {item.zone}" for item in same)
+        or "absent",
+        "project": world.project,
+        "zones": ", ".join(zones),
+        f"secret {spec.secret}": "exists" if world.secret_there else "absent",
+    }
+    if spec.service_account is None:
+        live["service account"] = "exists" if world.account_there else "absent"
+    return live
+
+
+def _said(spec: TpuSpec) -> dict[str, object]:
+    values = spec.model_dump(exclude_none=True, exclude={"name"})
+    return {
+        key: ", ".join(map(str, value)) if isinstance(value, list) else value
+        for key, value in values.items()
+        if value is not False and value != []
+    }
+
+
+def _dearest(target: TpuLooking, spec: TpuSpec, zones: list[str], first: Price) -> Price:
+    """The price of the dearest zone it may end in; the first one's where none has a number."""
+    prices = [target.slice_price(str(spec.size), str(spec.provisioning), zone) for zone in zones]
+    unknown = [zone for zone, price in zip(zones, prices, strict=True)
+               if price.usd_per_hour is None]  # fmt: skip
+    known = [price for price in prices if price.usd_per_hour is not None]
+    if unknown or not known:
+        return Price(basis=f"no list price for {', '.join(unknown) or zones[0]} is in our tables")
+    dearest = max(known, key=lambda price: price.usd_per_hour or 0.0)
+    return dearest if dearest.usd_per_hour != first.usd_per_hour else first
+
+
+def _billing(spec: TpuSpec) -> list[str]:
+    if spec.provisioning == "reservation":
+        return ["The reservation bills whether it is used or not."]
+    ends = (
+        f"until it is destroyed, or {spec.max_run_hours:g} h after it became active, when Google "
+        "ends it"
+        if spec.max_run_hours is not None
+        else "day and night until it is destroyed, whether used or not"
+    )
+    return [f"The node bills from the moment it is there, {ends}. Waiting in the queue is free."]
+
+
+def _warnings(spec: TpuSpec, world: World) -> list[str]:
+    warnings: list[str] = []
+    if not world.secret_there:
+        warnings.append(
+            f"There is no secret {spec.secret}: gated checkpoints (Gemma is one) will not load. "
+            "save_hf_token(target='tpu-v6e') keeps a token there."
+        )
+    if spec.provisioning == "spot":
+        warnings.append("Spot may be taken back at any moment, with its disks.")
+    if spec.provisioning == "flex-start":
+        zone = spec.asked_in[0]
+        if FLEX_START_SEEN.get(zone) is False:
+            warnings.append(f"{zone} refused flex-start when it was asked (2026).")
+    for zone, found in world.hardware.items():
+        if isinstance(found, str):
+            warnings.append(f"Whether {zone} has the hardware is not known ({found}).")
+    if find_slice(str(spec.size)).hosts > 1:
+        warnings.append(
+            "A slice of several hosts cannot be stopped, only destroyed; stop_serving ends its "
+            "containers and it goes on billing."
+        )
+    if spec.public:
+        warnings.append(
+            f"It answers plain HTTP on its external address, port {spec.port}: whoever sits "
+            "between can read along. The tunnel is the safer way."
+        )
+    if spec.control_plane == "compute":
+        warnings.append(
+            "Compute Engine counts TPU chips in a quota of its own "
+            "(TPUS-PER-TPU-FAMILY-per-project-region), which is not checked here."
+        )
+    return warnings

@@ -1,0 +1,532 @@
+"""What there is of TPUs and how it is: reads only."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, ClassVar
+
+from backends.base import Backend, Services
+from backends.core.answers import Check, Deployment, Price, Status
+from backends.core.errors import (
+    ConflictError,
+    DevopsError,
+    EndpointError,
+    HostUnreachableError,
+    InvalidInputError,
+    NotFoundError,
+    NotManagedError,
+    NotSetUpError,
+)
+from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.state import stamp
+from backends.knowledge.tpu import SLICES, usd_per_chip_hour
+from backends.tpu.records import TARGET, TpuNode, TpuRequest
+
+if TYPE_CHECKING:
+    from backends.clouds.hosts import SshHost
+    from backends.core.operations import Operation
+    from backends.serving.endpoint import Endpoint
+    from backends.tpu.sight import Machine
+    from backends.tpu.state import Judgement
+
+APIS = ("tpu", "compute", "secretmanager", "logging", "iam")
+"""What every deployment needs."""
+
+SEARCH = "search"
+
+# A look over ssh costs a session; a status that is asked for again and again is answered from it.
+_SIGHT_KEPT_S = 2.0
+_ASK_TIMEOUT_S = 8.0
+
+
+class TpuLooking(Backend):
+    """Reads of TPU requests, nodes and machines."""
+
+    target: ClassVar[str] = TARGET
+    title: ClassVar[str] = "Cloud TPU v6e"
+    hardware: ClassVar[str] = "TPU v6e, 1 to 8 chips (more over Ray)"
+
+    def __init__(self, services: Services) -> None:
+        from backends.clouds.google import GoogleCloud
+        from backends.tpu.reading import TpuApi
+
+        super().__init__(services)
+        self.cloud = GoogleCloud(services)
+        self.api = TpuApi(self.cloud)
+        self._sights: dict[str, Machine] = {}
+        self._hosts: dict[tuple[str, int], SshHost] = {}
+
+    # --------------------------------------------------------------------------------- finding
+
+    async def world(self) -> tuple[list[TpuRequest], list[TpuNode]]:
+        """Every request of both control planes, and nodes that no request owns.
+
+        Raises:
+            DevopsError: One of them could not be asked whole.
+        """
+        (queued, orphans), instances = await asyncio.gather(
+            self.api.requests(), self.api.instances()
+        )
+        return [*queued, *instances], orphans
+
+    async def all_of(self, name: str) -> list[TpuRequest]:
+        """Every request of that name, those that live first."""
+        requests, _ = await self.world()
+        found = [item for item in requests if item.name == name]
+        return sorted(found, key=lambda item: (not item.live, -item.created_at))
+
+    async def find(self, name: str, zone: str | None = None) -> TpuRequest:
+        """The request that a name means: `NAME`, or `NAME@ZONE`.
+
+        Args:
+            name: The deployment.
+            zone: Where it is; None looks everywhere.
+
+        Raises:
+            NotFoundError: There is none.
+            InvalidInputError: Several live.
+        """
+        plain, _, said = name.partition("@")
+        where = zone or said or None
+        found = [item for item in await self.all_of(plain) if where in (None, item.zone)]
+        live = [item for item in found if item.live]
+        if len(live) > 1 or (not live and len(found) > 1):
+            several = live or found
+            raise InvalidInputError(
+                "name",
+                f"{plain} is there more than once.",
+                allowed=", ".join(item.key for item in several),
+            )
+        if not found:
+            raise self.not_here(name)
+        return (live or found)[0]
+
+    def not_here(self, name: str) -> NotFoundError:
+        """The error for a deployment that is nowhere."""
+        return NotFoundError(
+            f"There is no deployment {name[:64]!r} on {self.target}.",
+            cause="Queued resources of all zones and ct6e instances were asked.",
+            next_action="Call list_deployments.",
+        )
+
+    def refuse_foreign(self, item: TpuRequest | TpuNode) -> None:
+        """Refuse to change what does not carry our label.
+
+        Raises:
+            NotManagedError: It does not.
+        """
+        if not item.managed:
+            raise NotManagedError(
+                f"{self.target}/{item.name} in {item.zone} does not carry "
+                f"{MANAGED_BY}={MANAGED_BY_US}, so it is only read.",
+                next_action="Leave it to whoever made it; its labels say who, if anything does.",
+            )
+
+    async def ours(self, name: str) -> TpuRequest:
+        """The request of that name, if it may be changed.
+
+        Raises:
+            NotFoundError: There is none.
+            NotManagedError: It does not carry our label.
+        """
+        request = await self.find(name)
+        self.refuse_foreign(request)
+        return request
+
+    def searches(self) -> dict[str, Operation]:
+        """Searches that run now, by deployment."""
+        return {
+            operation.name: operation
+            for operation in self.services.operations.all()
+            if operation.kind == SEARCH
+            and operation.target == self.target
+            and not operation.finished
+        }
+
+    # --------------------------------------------------------------------------------- answers
+
+    async def deployments(self) -> list[Deployment]:
+        """Every request, node and search there is."""
+        (requests, orphans), searches = await asyncio.gather(
+            self.world(), asyncio.to_thread(self.searches)
+        )
+        judged = await asyncio.gather(*(self.judge(item) for item in requests))
+        names = [item.name for item in requests]
+        found = [
+            self._deployment(item, verdict, twice=names.count(item.name) > 1)
+            for item, verdict in zip(requests, judged, strict=True)
+        ]
+        found += [self._orphan(node) for node in orphans]
+        found += [
+            Deployment(
+                target=self.target,
+                name=name,
+                state="creating",
+                engine="vllm",
+                model=str(operation.params.get("model") or "") or None,
+                simulated=self.cloud.rehearsal,
+                usd_per_hour=0.0,
+                created_at=operation.started_at,
+                note=f"{operation.id} searches zones: {operation.progress or 'starting'}",
+            )
+            for name, operation in searches.items()
+            if name not in names
+        ]
+        return found
+
+    def _deployment(self, request: TpuRequest, judged: Judgement, *, twice: bool) -> Deployment:
+        note = f"{request.size} {request.provisioning} in {request.zone}, {request.state}"
+        if judged.left_s is not None:
+            from backends.tpu.state import time_words
+
+            note += f", {time_words(judged.left_s)} left"
+        if judged.state not in {"ready"}:
+            note += f"; {judged.words}"
+        return Deployment(
+            target=self.target,
+            name=request.key if twice else request.name,
+            state=judged.state,
+            engine="vllm",
+            model=request.model,
+            url=self.public_url(request),
+            managed=request.managed,
+            simulated=self.cloud.rehearsal,
+            usd_per_hour=self.rate_now(request),
+            created_at=_when(request.created_at),
+            note=note,
+        )
+
+    def _orphan(self, node: TpuNode) -> Deployment:
+        price = usd_per_chip_hour("spot" if node.spot else "on-demand", node.zone)
+        chips = SLICES[node.size].chips if node.size in SLICES else 0
+        running = node.state in {"READY", "CREATING", "STARTING", "RESTARTING", "REPAIRING"}
+        rate = round(price.value * chips, 4) if price and chips and running else None
+        return Deployment(
+            target=self.target,
+            name=node.name,
+            state="degraded" if node.state == "READY" else "unknown",
+            engine="vllm" if node.settings else None,
+            model=str(node.settings.get("model") or "") or None,
+            managed=node.managed,
+            simulated=self.cloud.rehearsal,
+            usd_per_hour=rate if running else 0.0,
+            created_at=_when(node.created_at),
+            note=f"orphan node: {node.size} in {node.zone}, {node.state}, owned by no queued "
+            "resource; it bills until it is destroyed",
+        )
+
+    async def status(self, name: str, *, detail: bool = False) -> Status:
+        """How one deployment is: the request, its node, its machine, its engine's log."""
+        try:
+            request = await self.find(name)
+        except NotFoundError:
+            operation = (await asyncio.to_thread(self.searches)).get(name)
+            if operation is None:
+                raise
+            return self._searching(name, operation)
+        machine = await self.sight(request, detail=detail)
+        judged = self._judged(request, machine)
+        answer = self._status(request, judged, machine)
+        if judged.state == "ready":
+            await self._ask_engine(request, answer)
+        if detail:
+            await self._detail(request, machine, answer)
+        operation = (await asyncio.to_thread(self.searches)).get(request.name)
+        if operation is not None:
+            answer.facts["search"] = f"{operation.id}: {operation.progress or 'starting'}"
+            answer.next_steps.insert(0, f"get_operation(operation_id={operation.id!r}, wait_s=40)")
+        return answer
+
+    def _searching(self, name: str, operation: Operation) -> Status:
+        return Status(
+            summary=f"{self.at(name)}: {operation.id} is looking for a zone with hardware: "
+            f"{operation.progress or 'starting'}.",
+            target=self.target,
+            name=name,
+            state="creating",
+            ready=False,
+            engine="vllm",
+            simulated=self.cloud.rehearsal,
+            phase="queued",
+            usd_per_hour=0.0,
+            created_at=operation.started_at,
+            facts={"search": operation.id},
+            next_steps=[
+                f"get_operation(operation_id={operation.id!r}, wait_s=40)",
+                f"cancel_operation(operation_id={operation.id!r}) leaves a living request alone",
+            ],
+        )
+
+    async def _detail(self, request: TpuRequest, machine: Machine | None, answer: Status) -> None:
+        from backends.knowledge.tpu_failures import ADVICE
+        from backends.tpu.advice import context_advice, misleading
+
+        if request.node is not None:
+            answer.facts["node"] = f"{request.node.name} {request.node.state}"
+            for worker in request.node.workers:
+                answer.facts[f"worker {worker.number}"] = (
+                    f"{worker.internal} {worker.external}".strip()
+                )
+        if machine is None or machine.problem:
+            return
+        answer.host = machine.host
+        answer.warnings += misleading(machine.log, machine.tail)
+        advice = context_advice(machine.log, machine.progress)
+        if advice:
+            answer.facts["context_advice"] = " ".join(advice)
+        answer.facts["good_to_know"] = " ".join(ADVICE)
+
+    async def endpoint(self, name: str) -> Endpoint:
+        """A tunnel to its machine; its external address only where it is public."""
+        from backends.tpu.endpoints import endpoint_of
+
+        request = await self.find(name)
+        if request.stage != "active" or request.node is None or not request.node.workers:
+            judged = self._judged(request, None)
+            raise ConflictError(
+                f"{self.at(name)} has no endpoint: it {judged.words}.",
+                next_action=judged.fix or self.call("wait_until_ready", name),
+            )
+        return await endpoint_of(self, request)
+
+    async def price(self, name: str) -> Price | None:
+        """What the slice costs per hour while it exists."""
+        request = await self.find(name)
+        return self.slice_price(request.size, request.provisioning, request.zone)
+
+    def slice_price(self, size: str, provisioning: str, zone: str) -> Price:
+        """The list price of a slice; without a number where none is known."""
+        rate = usd_per_chip_hour(provisioning, zone)
+        chips = SLICES[size].chips if size in SLICES else 0
+        if rate is None or not chips:
+            return Price(basis=f"no list price of {size} {provisioning} in {zone} is in our tables")
+        return Price(
+            usd_per_hour=round(rate.value * chips, 4),
+            basis=f"{chips} x {rate.value:g} USD per chip-hour, {provisioning}, while the node "
+            "exists; nothing while it waits in the queue",
+            source=rate.source,
+            as_of=rate.date,
+        )
+
+    def rate_now(self, request: TpuRequest) -> float | None:
+        """What a request costs per hour at this moment, as far as it is known."""
+        if request.stage not in {"active", "provisioning"}:
+            return 0.0
+        if request.stage == "provisioning":
+            return 0.0
+        return self.slice_price(request.size, request.provisioning, request.zone).usd_per_hour
+
+    async def doctor(self) -> list[Check]:
+        """gcloud, ssh, the login, the project and its APIs; each with the fix."""
+        from backends.clouds.google_facts import disabled_apis
+
+        def said(name: str, ok: bool, detail: str) -> Check:
+            return Check(name=f"{self.target}: {name}", ok=ok, detail=detail)
+
+        checks: list[Check] = []
+        try:
+            project = await self.cloud.project()
+            checks.append(said("project", True, project))
+            for program, url in (
+                ("gcloud", "https://cloud.google.com/sdk/docs/install"),
+                ("ssh", "your system's OpenSSH client"),
+            ):
+                found = shutil.which(program)
+                checks.append(
+                    said(program, found is not None, found or f"not on PATH; install it: {url}")
+                )
+            await self.cloud.login.access_token()
+            checks.append(said("login", True, self.cloud.login.source))
+            off = await disabled_apis(self.cloud, *APIS, "cloudquotas")
+            fix = f"off: gcloud services enable {' '.join(off)} --project={project}"
+            checks.append(said("APIs", not off, fix if off else "those needed are enabled"))
+        except NotSetUpError as error:
+            checks.append(said("not set up", True, f"{error.message} {error.next_action}"))
+        except DevopsError as error:
+            checks.append(said("access", False, f"{error.message} {error.next_action}"))
+        return checks
+
+    # --------------------------------------------------------------------------------- helpers
+
+    async def host(self, request: TpuRequest, worker: int = 0) -> SshHost:
+        """A machine of a deployment."""
+        from backends.clouds.hosts import GceHost, TpuHost
+
+        key = (f"{request.plane}:{request.key}:{request.created_at:.0f}", worker)
+        if key not in self._hosts:
+            project = await self.cloud.project()
+            via = "iap" if request.settings.get("ssh") == "iap" else "external"
+            label = f"{self.at(request.name)} worker {worker} ({request.zone})"
+            self._hosts[key] = (
+                GceHost(
+                    self.cloud,
+                    project=project,
+                    zone=request.zone,
+                    instance=request.name,
+                    via="iap" if via == "iap" else "external",
+                    label=label,
+                )
+                if request.plane == "compute"
+                else TpuHost(
+                    self.cloud,
+                    project=project,
+                    zone=request.zone,
+                    node=request.node_id,
+                    worker=worker,
+                    via="iap" if via == "iap" else "external",
+                    queued_resource=request.name,
+                    label=label,
+                )
+            )
+        return self._hosts[key]
+
+    async def sight(
+        self, request: TpuRequest, *, detail: bool = False, fresh: bool = False
+    ) -> Machine | None:
+        """A look at the first machine of an active deployment; None for any other."""
+        from backends.tpu.sight import Machine, look
+
+        node = request.node if request.stage == "active" else None
+        # Without settings it is not one of ours: nobody said that we may log in.
+        if node is None or not request.settings:
+            return None
+        if request.plane == "tpu" and node.state != "READY":
+            return None
+        known = self._sights.get(request.key)
+        if known and not detail and not fresh and time.time() - known.seen_at < _SIGHT_KEPT_S:
+            return known
+        try:
+            if (
+                request.plane == "tpu"
+                and (known is None or known.problem)
+                and not await self.api.has_booted(request.zone, request.node_id)
+            ):
+                return None
+        except DevopsError as error:
+            return Machine(problem=f"{error.code}: {error.message}", seen_at=time.time())
+        machine = await look(await self.host(request), detail=detail)
+        self._sights[request.key] = machine
+        return machine
+
+    def forget(self, request: TpuRequest) -> None:
+        """Look at a deployment's machine afresh next time."""
+        self._sights.pop(request.key, None)
+
+    def must_run(self, request: TpuRequest, verb: str) -> None:
+        """Refuse what needs a running machine.
+
+        Raises:
+            ConflictError: It does not run.
+        """
+        if request.stage != "active":
+            judged = self._judged(request, None)
+            raise ConflictError(
+                f"{verb} needs a running machine; {self.at(request.name)} {judged.words}.",
+                next_action=judged.fix or self.call("wait_until_ready", request.name),
+            )
+
+    async def judge(self, request: TpuRequest) -> Judgement:
+        """How a deployment is."""
+        return self._judged(request, await self.sight(request))
+
+    def _judged(self, request: TpuRequest, machine: Machine | None) -> Judgement:
+        from backends.tpu.state import judge
+
+        return judge(request, machine, time.time())
+
+    def public_url(self, request: TpuRequest) -> str | None:
+        """Its address for callers; None where it is reached by a tunnel only."""
+        if not request.public or not request.external or request.stage != "active":
+            return None
+        return f"http://{request.external}:{request.port}"
+
+    def _status(self, request: TpuRequest, judged: Judgement, machine: Machine | None) -> Status:
+        from backends.tpu.advice import facts_of
+
+        facts: dict[str, str | int | float | bool] = {
+            "zone": request.zone,
+            "size": request.size,
+            "provisioning": request.provisioning,
+            "control_plane": request.plane,
+            "request_state": request.state,
+            "hosts": request.hosts,
+            "account": request.account or "default",
+            "reached_by": "public address with a key" if request.public else "tunnel",
+        }
+        for key in ("image", "tensor_parallel_size", "max_model_len"):
+            if request.settings.get(key) is not None:
+                facts[key] = request.settings[key]
+        if judged.left_s is not None:
+            facts["run_left_s"] = round(judged.left_s)
+        if machine is not None and not machine.problem:
+            facts |= facts_of(machine.log, machine.progress, request.chips)
+        return Status(
+            summary=f"{self.at(request.name)} ({request.size}, {request.zone}) {judged.words}.",
+            warnings=list(judged.warnings),
+            target=self.target,
+            name=request.name,
+            state=judged.state,
+            ready=judged.state == "ready",
+            engine="vllm",
+            managed=request.managed,
+            simulated=self.cloud.rehearsal,
+            url=self.public_url(request),
+            phase=judged.phase,
+            phases=judged.phases,
+            elapsed_s=judged.elapsed_s,
+            expected_s=judged.expected_s,
+            usd_per_hour=self.rate_now(request),
+            created_at=_when(request.created_at),
+            facts=facts,
+            error=judged.error,
+            error_cause=judged.cause,
+            next_steps=self._next_steps(request.name, judged),
+        )
+
+    def _next_steps(self, name: str, judged: Judgement) -> list[str]:
+        fix = [judged.fix] if judged.fix else []
+        if judged.state == "ready":
+            return [
+                self.call("verify_model_health", name),
+                f"query_model(target={self.target!r}, name={name!r}, prompt=...)",
+                self.call("run_benchmark", name),
+            ]
+        if judged.state in {"starting", "creating"}:
+            return [self.call("wait_until_ready", name), *fix]
+        return list(dict.fromkeys([*fix, self.call("get_logs", name), self.call("destroy", name)]))
+
+    async def _ask_engine(self, request: TpuRequest, answer: Status) -> None:
+        """Ask the engine itself; the log says that it was ready once, not that it answers."""
+        from backends.serving.endpoint import EndpointClient
+        from backends.tpu.endpoints import endpoint_of
+
+        try:
+            async with EndpointClient(
+                await endpoint_of(self, request), timeout_s=_ASK_TIMEOUT_S
+            ) as client:
+                models = await client.models()
+                answer.version = await client.version()
+        except (EndpointError, HostUnreachableError) as error:
+            answer.state, answer.ready = "degraded", False
+            answer.summary = f"{self.at(request.name)} is up, but: {error.message}"
+            answer.error, answer.error_cause = error.words or error.message, error.cause
+            answer.next_steps = [error.next_action, self.call("get_logs", request.name)]
+            return
+        answer.models = [model.id for model in models]
+        answer.max_model_len = models[0].max_model_len if models else None
+
+    def at(self, name: str) -> str:
+        """A deployment in words."""
+        return f"{self.target}/{name}"
+
+    def call(self, tool: str, name: str, **more: object) -> str:
+        """A tool call about a deployment."""
+        extra = "".join(f", {key}={value!r}" for key, value in more.items())
+        return f"{tool}(target={self.target!r}, name={name!r}{extra})"
+
+
+def _when(seconds: float) -> str | None:
+    return stamp(datetime.fromtimestamp(seconds, UTC)) if seconds else None

@@ -1,0 +1,169 @@
+"""One look at a TPU machine: how far its start is, what its container does, what the engine says.
+
+All of it is one command over ssh, so a look costs one session; what it prints is taken apart here.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from backends.clouds.hosts import SshHost
+from backends.core.errors import DevopsError, HostUnreachableError
+from backends.knowledge.tpu import CONTAINER
+from backends.serving.startup_log import StartupLog, StartupProgress
+
+if TYPE_CHECKING:
+    from backends.clouds.hosts import Host
+
+STATE_FOLDER = "/var/lib/vllm-devops"
+
+_MARK = "@@vllm-devops@@"
+# The start of a log and its end: between them a busy server writes what nobody reads here.
+_LOG_HEAD_BYTES = 400_000
+_LOG_TAIL_LINES = 60
+_TIMEOUT_S = 20.0
+# gcloud tries again and again while a machine is starting; a status does not wait for that.
+_CONNECT_TIMEOUT_S = 15.0
+
+# Parts are told apart by a line of their own; `$1` is the container, `$2` whether detail is wanted.
+_LOOK = f"""
+c=$1; d="${{VLLM_DEVOPS_HOST_ROOT:-}}{STATE_FOLDER}"
+part() {{ printf '\\n{_MARK} %s\\n' "$1"; }}
+part phases; cat "$d/phases" 2> /dev/null
+part container
+f='{{{{.State.Status}}}} {{{{.State.ExitCode}}}} {{{{.State.StartedAt}}}}'
+sudo docker inspect --format "$f" "$c" 2> /dev/null
+part log
+if [ -s "$d/startup.log" ]; then head -c {_LOG_HEAD_BYTES} "$d/startup.log"; printf '\\n'
+else sudo docker logs "$c" 2>&1 | head -c {_LOG_HEAD_BYTES}; fi
+part tail; sudo docker logs --tail {_LOG_TAIL_LINES} "$c" 2>&1
+[ "$2" = detail ] || exit 0
+part uptime; cat /proc/uptime
+part cpus; nproc; cat /proc/loadavg
+part memory; cat /proc/meminfo
+part disks; df -kP / /dev/shm
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a look found.
+
+    Attributes:
+        phases: Steps of the start script with the Unix second each began.
+        container: `running`, `exited`, ...; empty: there is none.
+        exit_code: Of one that ended.
+        progress: What the engine's log says about its start.
+        log: The text it says it in.
+        tail: The newest lines of the log.
+        host: CPU, memory and disks, for people; only with detail.
+        problem: Why there was no look; empty if there was one.
+        unreachable: Whether that was for want of a connection.
+        seen_at: Unix seconds.
+    """
+
+    phases: tuple[tuple[float, str], ...] = ()
+    container: str = ""
+    exit_code: int | None = None
+    progress: StartupProgress = field(default_factory=StartupProgress)
+    log: str = ""
+    tail: str = ""
+    host: dict[str, str | int | float | bool] = field(default_factory=dict)
+    problem: str = ""
+    unreachable: bool = False
+    seen_at: float = 0.0
+
+    @property
+    def phase(self) -> str:
+        """The start script's step it is at; empty before the first."""
+        return self.phases[-1][1] if self.phases else ""
+
+
+async def look(host: Host, *, detail: bool = False) -> Machine:
+    """Look at a machine; a machine that cannot be looked at is an answer too.
+
+    Args:
+        host: The first machine of the slice.
+        detail: Whether CPU, memory and disks are wanted.
+    """
+    try:
+        if isinstance(host, SshHost):
+            await host.connect(timeout_s=_CONNECT_TIMEOUT_S)
+        result = await host.run(
+            ["bash", "-c", _LOOK, "look", CONTAINER, "detail" if detail else ""],
+            timeout_s=_TIMEOUT_S,
+            check=False,
+            repeatable=True,
+        )
+    except HostUnreachableError as error:
+        words = error.words.strip().splitlines()
+        return Machine(
+            problem=words[-1] if words else error.message, unreachable=True, seen_at=time.time()
+        )
+    except DevopsError as error:
+        return Machine(problem=f"{error.code}: {error.message}", seen_at=time.time())
+    return read_look(result.stdout)
+
+
+def read_look(text: str) -> Machine:
+    """Take what a look printed apart."""
+    parts: dict[str, str] = {}
+    for block in text.split(f"\n{_MARK} ")[1:]:
+        name, _, body = block.partition("\n")
+        parts[name.strip()] = body
+    log = StartupLog()
+    log.feed(parts.get("log", ""))
+    log.feed("\n")
+    words = parts.get("container", "").split()
+    status = words[0] if words else ""
+    code = int(words[1]) if len(words) > 1 and words[1].lstrip("-").isdigit() else None
+    if status in {"exited", "dead"}:
+        log.process_ended(code)
+    return Machine(
+        phases=_phases(parts.get("phases", "")),
+        container=status,
+        exit_code=code,
+        progress=log.progress,
+        log=parts.get("log", ""),
+        tail=parts.get("tail", "").strip("\n"),
+        host=_host_facts(parts) if "memory" in parts else {},
+        seen_at=time.time(),
+    )
+
+
+def _phases(text: str) -> tuple[tuple[float, str], ...]:
+    found = []
+    for line in text.splitlines():
+        moment, _, name = line.strip().partition(" ")
+        if moment.isdigit() and name:
+            found.append((float(moment), name))
+    return tuple(found)
+
+
+def _host_facts(parts: dict[str, str]) -> dict[str, str | int | float | bool]:
+    facts: dict[str, str | int | float | bool] = {}
+    cpus = parts.get("cpus", "").split()
+    if len(cpus) > 1:
+        facts["cpus"] = int(cpus[0])
+        facts["load_1_min"] = float(cpus[1])
+    uptime = parts.get("uptime", "").split()
+    if uptime:
+        facts["up_s"] = round(float(uptime[0]))
+    memory = {
+        words[0].rstrip(":"): int(words[1])
+        for line in parts.get("memory", "").splitlines()
+        if len(words := line.split()) > 1 and words[1].isdigit()
+    }
+    if "MemTotal" in memory:
+        facts["memory_gib"] = round(memory["MemTotal"] / 2**20, 1)
+        if "MemAvailable" in memory:
+            facts["memory_free_gib"] = round(memory["MemAvailable"] / 2**20, 1)
+    for line in parts.get("disks", "").splitlines()[1:]:
+        words = line.split()
+        if len(words) >= 6:
+            facts[f"disk {words[5]}"] = (
+                f"{int(words[3]) / 2**20:.1f} of {int(words[1]) / 2**20:.1f} GiB free"
+            )
+    return facts

@@ -1,0 +1,1 @@
+"""The target `tpu-v6e`."""
