@@ -12,7 +12,8 @@ import pytest
 
 from backends.clouds.gcloud import Gcloud
 from backends.clouds.google import GoogleCloud
-from backends.clouds.hosts import GceHost
+from backends.clouds.hosts import GceHost, LocalHost
+from backends.rehearsal.cloud.hosts import pip
 from backends.rehearsal.cloud.hosts.farm import HostFarm
 from backends.rehearsal.cloud.hosts.machine import Machine
 
@@ -62,6 +63,33 @@ class Grounds:
         self.farm.boot("gce", "vllm-rehearsal", ZONE, "t4", **values)
         return self.machine
 
+    def ready(self, vllm: str = "0.29.0", **more: Any) -> Machine:
+        """The virtual machine as a preparation leaves it, but for the clamp."""
+        machine = self.boot(**more)
+        with machine.change() as state:
+            state["packages"] |= {
+                f"linux-headers-{state['kernel']}": "1.0",
+                "nvidia-driver": "615.71.09-2",
+                "python3-pip": "1.0",
+                "python3-dev": "1.0",
+                "gcc": "1.0",
+            }
+            state["driver_loaded"] = True
+            state["disks"][0] |= {"fs": "ext4", "uuid": "made-by-the-test"}
+            machine.mount(state, state["disks"][0]["device"], "/mnt/data")
+            swap = machine.at("/mnt/data/swapfile")
+            with swap.open("wb") as file:
+                file.truncate(16 * 2**30)
+                file.seek(4086)
+                file.write(b"SWAPSPACE2")
+            swap.chmod(0o600)
+            state["swaps"]["/mnt/data/swapfile"] = 16 * 2**30
+        for folder in ("pyuser", "tmp", "pipcache", "huggingface"):
+            machine.at(f"/mnt/data/{folder}").mkdir()
+        if vllm:
+            pip.install(machine, vllm, machine.at("/mnt/data/pyuser"))
+        return machine
+
     @property
     def machine(self) -> Machine:
         """The virtual machine."""
@@ -72,6 +100,10 @@ class Grounds:
         return GceHost(
             cast("GoogleCloud", self), project="vllm-rehearsal", zone=ZONE, instance="t4"
         )
+
+    def inside(self) -> LocalHost:
+        """The virtual machine as a server that runs on it sees it: no ssh, so it is quick."""
+        return LocalHost(self.machine.home, self.machine.env() | {"PYTHONPATH": ""}, "t4")
 
     def fault(self, name: str, **fields: Any) -> None:
         """Something that goes wrong on it from now on."""
@@ -90,8 +122,11 @@ class Grounds:
 
 
 @pytest.fixture
-def grounds(tmp_path: Path) -> Iterator[Grounds]:
-    """A farm of this test's own; nothing of it is left running."""
+def grounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Grounds]:
+    """A farm of this test's own; nothing of it is left running, and no connection."""
+    sockets = tmp_path / "sockets"
+    sockets.mkdir()
+    monkeypatch.setattr("backends.clouds.hosts.remote._runtime_folder", lambda: sockets)
     if sys.platform != "linux":
         pytest.skip("machines of the rehearsal need /proc")
     made = Grounds(tmp_path)

@@ -29,6 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NO_SUCH_FILE = 44
 _WORDS = 2000
 _LOG_TAIL = 16_384
+_LOG_SINCE = 256 * 1024
 
 JobState = Literal["absent", "running", "exited", "lost"]
 
@@ -73,6 +74,7 @@ class HostJob:
         pid: On the host.
         started_at: Seconds since the epoch, by the host's clock.
         log: The end of what it wrote, at most 16 KiB.
+        since: What it wrote from the asked offset on, at most 256 KiB.
         log_size: Bytes it wrote in all; `read` takes them from `log_path`.
     """
 
@@ -82,6 +84,7 @@ class HostJob:
     pid: int | None = None
     started_at: float | None = None
     log: str = ""
+    since: bytes = b""
     log_size: int = 0
 
     @property
@@ -223,8 +226,16 @@ class Host(abc.ABC):
             repeatable=True,
         )
 
-    async def job(self, name: str, *, timeout_s: float = 30) -> HostJob:
-        """How a job is: running, exited, lost or never started; and the end of its output."""
+    async def job(self, name: str, *, offset: int | None = None, timeout_s: float = 30) -> HostJob:
+        """How a job is: running, exited, lost or never started; and the end of its output.
+
+        Args:
+            name: Its name.
+            offset: Bytes of its output that are known; what follows is in `since`, and `log`
+                is empty.
+            timeout_s: Bound of the call.
+        """
+        start = f"+{offset + 1}" if offset is not None else str(_LOG_TAIL)
         script = (
             _RUNNING + 'd=$1; [ -s "$d/pid" ] || { echo absent; exit 0; }\n'
             'read -r pid born at < "$d/pid"\n'
@@ -232,10 +243,10 @@ class Host(abc.ABC):
             'if running "$d"; then state=running; else state=lost; fi\n'
             'code=; [ -s "$d/exit" ] && { state=exited; code=$(cat "$d/exit"); }\n'
             'echo "$state $pid $at $(stat -c %s "$d/log") $code"\n'
-            f'tail -c {_LOG_TAIL} -- "$d/log" | base64 -w0\n'
+            f'tail -c "$2" -- "$d/log" | head -c {_LOG_SINCE} | base64 -w0\n'
         )
         result = await self.run(
-            ["bash", "-c", script, "job", self._job_folder(name)],
+            ["bash", "-c", script, "job", self._job_folder(name), start],
             timeout_s=timeout_s,
             repeatable=True,
         )
@@ -251,7 +262,8 @@ class Host(abc.ABC):
             exit_code=int(facts[3]) if len(facts) > 3 else None,
             pid=int(facts[0]),
             started_at=float(facts[1]),
-            log=base64.b64decode(log).decode("utf-8", "replace"),
+            log=base64.b64decode(log).decode("utf-8", "replace") if offset is None else "",
+            since=base64.b64decode(log) if offset is not None else b"",
             log_size=int(facts[2]),
         )
 

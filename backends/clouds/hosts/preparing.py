@@ -28,7 +28,6 @@ JOB = "prepare"
 _FOLLOW_EVERY_S = 1.0
 # A restart takes 20 to 60 s at Google; a machine that is not back by then is not coming.
 _BACK_WITHIN_S = 600.0
-_CHUNK = 256 * 1024
 # Each after a death or a restart of the host; more is no accident any more.
 _MOST_BEGINS = 6
 
@@ -243,16 +242,14 @@ class _Following:
         return True
 
     async def _read(self) -> HostJob:
-        job = await self._host.job(JOB)
-        while self._offset < job.log_size:
-            chunk = await self._host.read(job.log_path, offset=self._offset, limit=_CHUNK)
-            if not chunk:
-                break
-            self._offset += len(chunk)
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
+        while True:
+            job = await self._host.job(JOB, offset=self._offset)
+            self._offset += len(job.since)
+            *lines, self._rest = (self._rest + job.since).split(b"\n")
             for report in reports(b"\n".join(lines).decode("utf-8", "replace")):
                 self._take(report)
-        return job
+            if not job.since or self._offset >= job.log_size:
+                return job
 
     def _take(self, report: Json) -> None:
         self.found.take(report)

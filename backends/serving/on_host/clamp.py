@@ -233,7 +233,12 @@ def _launches(function: ast.FunctionDef) -> list[ast.Call]:
     if not found:
         raise AnchorsError(f"{function.name} neither sets num_stages nor launches a kernel")
     for call in found:
-        if any(keyword.arg in {None, "num_stages"} for keyword in call.keywords):
+        others = [
+            keyword
+            for keyword in call.keywords
+            if not (isinstance(keyword.value, ast.Name) and keyword.value.id == _LAUNCH)
+        ]
+        if any(keyword.arg in {None, "num_stages"} for keyword in others):
             raise AnchorsError("a kernel's num_stages is decided at its launch")
     return found
 

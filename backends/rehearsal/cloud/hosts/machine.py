@@ -12,11 +12,8 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,7 +142,7 @@ class Machine:
         """Boot: a new boot id, nothing of the last boot's memory; then what starts by itself."""
         with self.change() as state:
             state["status"] = "running"
-            state["boot_id"] = str(uuid.uuid4())
+            state["boot_id"] = new_uuid()
             state["boots"] = int(state.get("boots", 0)) + 1
             state["booted_at"] = time.time()
             state["up_at"] = time.time() + BOOT_S / float(state.get("speed", 1))
@@ -225,6 +222,10 @@ class Machine:
     ) -> int:
         """Start a process that outlives this one; without `env` it does not run on the machine."""
         chosen = dict(env) if env is not None else _outside()
+        # Every played program imports this module, and few of them start anything.
+        import subprocess
+        import threading
+
         process = subprocess.Popen(
             list(argv),
             stdin=subprocess.DEVNULL,
@@ -285,6 +286,13 @@ class Machine:
     def _driver_fits(state: Json) -> bool:
         built = state.get("packages", {}).get("nvidia-driver")
         return bool(built and state.get("gpu") and not state.get("driver_broken"))
+
+
+def new_uuid() -> str:
+    """A random id in the usual form (the module for it takes as long to import as all the rest)."""
+    digits = os.urandom(16).hex()
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return "-".join(parts)
 
 
 def find_disk(state: Json, device: str) -> Json | None:

@@ -130,13 +130,13 @@ def main(machine: Machine, argv: list[str]) -> int:
     if machine.fault("pip-network") is not None:
         sys.stderr.write("ERROR: Could not find a version that satisfies the requirement\n")
         return 1
-    _install(machine, version)
+    install(machine, version, Path(os.environ["PYTHONUSERBASE"]))
     _out(f"Successfully installed torch-{_OTHERS['torch']} vllm-{version}")
     return 0
 
 
-def _install(machine: Machine, version: str) -> None:
-    base = Path(os.environ["PYTHONUSERBASE"])
+def install(machine: Machine, version: str, base: Path) -> None:
+    """Put the look-alikes of a version below a user base."""
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     site = base / "lib" / name / "site-packages"
     without_cuda = machine.fault("torch-cpu") is not None

@@ -11,11 +11,10 @@ import os
 import signal
 import sys
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from backends.rehearsal.cloud.hosts.machine import REPO, Json, Machine, find_disk
+from backends.rehearsal.cloud.hosts.machine import REPO, Json, Machine, find_disk, new_uuid
 
 Program = Callable[[Machine, list[str]], int]
 
@@ -319,7 +318,7 @@ def mkfs(machine: Machine, argv: list[str]) -> int:
     with machine.change() as state:
         for disk in state["disks"]:
             if argv[-1] in {disk["device"], f"/dev/disk/by-id/{disk['id']}"}:
-                disk["fs"], disk["uuid"] = "ext4", str(uuid.uuid4())
+                disk["fs"], disk["uuid"] = "ext4", new_uuid()
                 store = machine.farm / "disks" / disk["store"]
                 store.mkdir(parents=True, exist_ok=True)
                 import json
