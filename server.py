@@ -19,7 +19,16 @@ from backends.core import answers
 from backends.core.lifecycle import serve
 from backends.core.names import SERVER_NAME, VERSION
 from backends.core.tools import Kind, StrictServer, ToolBox, app_of
-from backends.verbs import about, deploying, diagnosing, measuring, observing, operating, operations
+from backends.verbs import (
+    about,
+    comparing,
+    deploying,
+    diagnosing,
+    measuring,
+    observing,
+    operating,
+    operations,
+)
 from backends.verbs.deploying import Approval
 
 INSTRUCTIONS = """\
@@ -125,7 +134,7 @@ async def list_models(
 )
 async def plan_deployment(
     ctx: Context,
-    target: Target,
+    target: Annotated[str | None, Field(description="Where; without: compare targets.")] = None,
     name: Annotated[str | None, Field(description="Name for it.", max_length=63)] = None,
     model: Model = None,
     max_model_len: MaxModelLen = None,
@@ -135,13 +144,25 @@ async def plan_deployment(
         Literal["plan", "shell", "gke"],
         Field(description="shell adds a script, gke (tpu-v6e) a manifest."),
     ] = "plan",
-) -> answers.PlanAnswer:
-    """Settings, exact commands, price and warnings of a deployment, and the plan_id that runs it.
+    load: Annotated[
+        dict[str, Any] | None,
+        # Any JSON: the load's own model checks every entry, by name.
+        WithJsonSchema({"type": "object"}),
+        Field(
+            description="requests_per_hour, prompt_tokens, output_tokens, hours_a_day, ttft_ms, "
+            "e2e_s: for cost and speed."
+        ),
+    ] = None,
+) -> answers.PlanAnswer | answers.Comparison:
+    """Settings, exact commands, price, predicted speed, and the plan_id that runs it.
 
-    Changes and costs nothing. Next: deploy with that plan_id.
+    Changes and costs nothing. Next: deploy with that plan_id. Without a target: which one serves
+    a model and load cheapest, and why.
     """
+    if target is None:
+        return await comparing.compare_targets(app_of(ctx), model, load)
     request = deploying.parse_request(name, model, max_model_len, max_num_seqs, options)
-    return await deploying.plan_deploy(app_of(ctx), target, request, form=format)
+    return await deploying.plan_deploy(app_of(ctx), target, request, form=format, load=load)
 
 
 @box.add(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from backends.core.state import StateDir
     from backends.knowledge.signatures import Signature
     from backends.serving.endpoint import Endpoint
+    from backends.serving.model_sources import ModelSource
 
 # progress(done, total, message)
 Progress = Callable[[float, float | None, str], Awaitable[None]]
@@ -407,6 +408,11 @@ class HasModels(Backend):
     @abc.abstractmethod
     async def inspect_model(self, model: str) -> dict[str, str | int | float | bool]:
         """What the checkpoint's own files say it is."""
+
+    async def model_source(self, model: str) -> ModelSource | None:
+        """config.json and size of a model that only this target can read, e.g. of its bucket."""
+        del model
+        return None
 
 
 class FindsCapacity(Backend):

@@ -44,6 +44,7 @@ from backends.knowledge.cloudrun import L4, RTX6000, CloudRunProfile
 
 if TYPE_CHECKING:
     from backends.knowledge.signatures import Signature
+    from backends.serving.model_sources import ModelSource
 
 
 class CloudRunBackend(
@@ -190,6 +191,12 @@ class CloudRunBackend(
         from backends.cloudrun import models
 
         return await models.inspect(self, model)
+
+    async def model_source(self, model: str) -> ModelSource | None:
+        """config.json and size of a bucket folder."""
+        from backends.cloudrun import models
+
+        return await models.source_of(self, model)
 
     async def plan_staging(self, model: str, destination: str | None) -> Staged:
         """What is there, what is missing, and the commands."""

@@ -15,6 +15,7 @@ from backends.knowledge.model_files import catalogue
 
 if TYPE_CHECKING:
     from backends.cloudrun.looking import CloudRunLooking
+    from backends.serving.model_sources import ModelSource
 
 _MAX_FOLDERS = 50
 
@@ -54,19 +55,36 @@ async def inspect(target: CloudRunLooking, model: str) -> dict[str, str | int | 
     Raises:
         NotFoundError: There is no such folder or bucket.
     """
-    if model.startswith("gs://"):
-        bucket, _, folder = model.removeprefix("gs://").rstrip("/").partition("/")
-    else:
-        bucket, folder = await bucket_of(target), model.rstrip("/").rpartition("/")[2]
-    if not bucket or not folder:
-        raise InvalidInputError("inspect", "is no bucket folder.", allowed="gs://BUCKET/FOLDER")
-    found = await bucket_folder(target.cloud, bucket, folder)
+    found = await _folder(target, model)
     if not found.sizes:
         raise NotFoundError(
             f"{found.uri} is empty or not there.",
             next_action=f"{stage_call(target.target, model)} brings weights.",
         )
     return _facts(found)
+
+
+async def source_of(target: CloudRunLooking, model: str) -> ModelSource | None:
+    """config.json and size of a bucket folder; None where there is no whole one."""
+    from backends.serving.model_sources import ModelSource
+
+    try:
+        found = await _folder(target, model)
+    except (NotFoundError, InvalidInputError):
+        return None
+    if not found.config or not found.has_weights:
+        return None
+    return ModelSource(found.config, round(found.weights_gib * 2**30), f"{found.uri}/config.json")
+
+
+async def _folder(target: CloudRunLooking, model: str) -> BucketFolder:
+    if model.startswith("gs://"):
+        bucket, _, folder = model.removeprefix("gs://").rstrip("/").partition("/")
+    else:
+        bucket, folder = await bucket_of(target), model.rstrip("/").rpartition("/")[2]
+    if not bucket or not folder:
+        raise InvalidInputError("inspect", "is no bucket folder.", allowed="gs://BUCKET/FOLDER")
+    return await bucket_folder(target.cloud, bucket, folder)
 
 
 def _facts(found: BucketFolder) -> dict[str, str | int | float | bool]:

@@ -135,7 +135,44 @@ class PlanAnswer(Answer):
     notes: list[str] = Field(default_factory=list)
     depends_on: dict[str, str] = Field(default_factory=dict)
     keeps_billing: list[str] = Field(default_factory=list)
+    predicted: list[dict[str, float]] = Field(default_factory=list)
+    cost: dict[str, float | str] = Field(default_factory=dict)
     document: str | None = None
+
+
+class TargetOption(Part):
+    """One way to serve a load; figures are predicted."""
+
+    rank: int | None = None
+    target: str
+    variant: str | None = None
+    place: str
+    verdict: Literal["can serve", "cannot"]
+    usd_per_month: float | None = None
+    usd_per_hour: float | None = None
+    usd_per_million_output_tokens: float | None = None
+    instances: int | None = None
+    concurrency: int | None = None
+    output_tokens_per_s: float | None = None
+    ttft_ms: float | None = None
+    itl_ms: float | None = None
+    memory_fit: str
+    start_s: float | None = None
+    scales_to_zero: bool
+    keeps_billing: list[str] = Field(default_factory=list)
+    prices: list[str] = Field(default_factory=list)
+    reasons: list[str] = Field(default_factory=list)
+
+
+class Comparison(Answer):
+    """Targets ranked for a checkpoint and a load, the cheapest that can serve it first."""
+
+    basis: Basis
+    model: str
+    load: dict[str, float]
+    items: list[TargetOption]
+    break_even: list[str] = Field(default_factory=list)
+    assumptions: list[str] = Field(default_factory=list)
 
 
 class Changed(Answer):
@@ -335,11 +372,24 @@ class ModelList(Answer):
     not_set_up: list[NotAsked] = Field(default_factory=list)
 
 
+class Fit(Part):
+    """Whether a checkpoint fits one target at its reference settings; predicted."""
+
+    target: str
+    verdict: Literal["fits", "tight", "does not fit"]
+    kv_cache_tokens: int | None = None
+    longest_context: int | None = None
+    reasons: list[str] = Field(default_factory=list)
+    would_fit: list[str] = Field(default_factory=list)
+
+
 class ModelFacts(Answer):
-    """What a checkpoint's own files say it is."""
+    """What a checkpoint's own files say it is, where it fits (predicted), what vLLM needs."""
 
     id: str
     facts: dict[str, str | int | float | bool]
+    needs_arguments: str | None = None
+    fits: list[Fit] = Field(default_factory=list)
 
 
 class Started(Answer):
@@ -429,6 +479,7 @@ class BenchmarkAnswer(Answer):
     basis: list[str] = Field(default_factory=list)
     levels: list[dict[str, Any]] = Field(default_factory=list)
     knee: dict[str, Any] = Field(default_factory=dict)
+    predicted: list[dict[str, float]] = Field(default_factory=list)
     grid: list[dict[str, Any]] = Field(default_factory=list)
     repeated: list[dict[str, Any]] = Field(default_factory=list)
     comparison: list[dict[str, Any]] = Field(default_factory=list)

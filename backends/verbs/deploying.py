@@ -32,9 +32,13 @@ from backends.core.operations import Operation
 from backends.core.plans import ENDING, Plan, StoredPlan, Verb, run_steps
 from backends.core.settings import Confirm, as_environment
 from backends.core.tools import app_of, current_call, current_client
+from backends.verbs import predicting
+from backends.verbs.comparing import parse_load
 from backends.verbs.observing import explaining_absence, gather_deployments, still_at_it
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mcp.server.mcpserver import Context
 
     from backends.app import App
@@ -69,7 +73,14 @@ class Request(BaseModel):
         return self.model_dump(exclude_none=True, exclude={"options"})
 
 
-async def plan_deploy(app: App, target: str, request: Request, *, form: str = "plan") -> PlanAnswer:
+async def plan_deploy(
+    app: App,
+    target: str,
+    request: Request,
+    *,
+    form: str = "plan",
+    load: Mapping[str, Any] | None = None,
+) -> PlanAnswer:
     """Plan a deployment and keep the plan under a new id. Changes nothing.
 
     Args:
@@ -77,18 +88,21 @@ async def plan_deploy(app: App, target: str, request: Request, *, form: str = "p
         target: Where.
         request: What was asked for.
         form: "plan"; "shell" adds the steps as a script; others are a target's own.
+        load: What will be asked of it, for predicted speed and cost.
 
     Raises:
         BudgetError: It would cost more than the operator allows.
         InvalidInputError: A setting is wrong; names it.
         ConflictError: The name is taken.
     """
+    wanted = parse_load(load)
     backend = cast("CanDeploy", app.backend(target, "deploy"))
     common = {"name": DEFAULT_NAME} | request.common()
     plan = await backend.plan_deploy(backend.parse_spec(common, request.options))
     await check_budget(app, plan.price, f"{target}/{plan.name}")
-    document = backend.document(plan, form)
-    return app.plans.keep(plan).answer(document=document)
+    answer = app.plans.keep(plan).answer(document=backend.document(plan, form))
+    answer.predicted, answer.cost = await predicting.of_plan(plan, wanted)
+    return answer
 
 
 async def deploy(app: App, target: str, request: Request, plan_id: str) -> Changed:

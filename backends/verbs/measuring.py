@@ -20,6 +20,7 @@ from backends.core.errors import InvalidInputError
 from backends.core.paging import page
 from backends.core.settings import as_environment
 from backends.core.state import new_id
+from backends.verbs import predicting
 from backends.verbs.observing import basis, reach
 
 if TYPE_CHECKING:
@@ -279,6 +280,7 @@ def _one(store: BenchmarkStore, run: BenchmarkRun) -> BenchmarkAnswer:
         basis=[str(label)],
         levels=[_level(level) for level in whole["levels"]],
         knee=_without_nothing(whole["knee"] or {}),
+        predicted=predicting.of_run(run),
         grid=[_without_nothing(cell) for cell in whole["grid"]],
         repeated=[_without_nothing(group) for group in whole["repeated"]],
         findings=run.findings,

@@ -37,6 +37,7 @@ from backends.core.errors import (
 from backends.core.names import easiest
 from backends.core.paging import page
 from backends.core.render import clip, to_tree
+from backends.verbs import checkpoints
 
 if TYPE_CHECKING:
     from backends.app import App
@@ -144,10 +145,16 @@ async def list_models(
     chosen = target or able[0]
     backend = cast("HasModels", app.backend(chosen, "list_models"))
     if inspect is not None:
-        facts = await backend.inspect_model(inspect)
+        facts, fits, needs = await checkpoints.inspect(app, backend, inspect)
         kind = "a Gemma 4" if facts.get("is_gemma4") else "not a Gemma 4"
+        able = [fit.target for fit in fits if fit.verdict != "does not fit"]
+        where = f" Fits (predicted): {', '.join(able) or 'no target'}." if fits else ""
         return ModelFacts(
-            summary=f"{inspect} is {kind}, by {facts.get('source')}.", id=inspect, facts=facts
+            summary=f"{inspect} is {kind}, by {facts.get('source')}.{where}",
+            id=inspect,
+            facts=facts,
+            needs_arguments=needs or None,
+            fits=fits,
         )
     if target is not None:
         found = Found(await backend.models(), [], [])

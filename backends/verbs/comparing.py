@@ -1,0 +1,143 @@
+"""plan_deployment without a target: what serves a load cheapest, with reasons; all predicted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from backends.core.answers import Comparison, TargetOption
+from backends.core.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from backends.app import App
+    from backends.serving.choosing import Load, Option
+
+DEFAULT_MODEL = "google/gemma-4-E2B-it"
+
+
+class AskedLoad(BaseModel):
+    """The `load` of plan_deployment."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    requests_per_hour: float = Field(60, gt=0, le=1e7)
+    prompt_tokens: int = Field(512, ge=1, le=1_000_000)
+    output_tokens: int = Field(256, ge=1, le=100_000)
+    hours_a_day: float = Field(8, gt=0, le=24)
+    ttft_ms: float | None = Field(None, gt=0)
+    e2e_s: float | None = Field(None, gt=0)
+
+
+def parse_load(asked: Mapping[str, Any] | None) -> Load:
+    """The load as asked for.
+
+    Raises:
+        InvalidInputError: An entry is unknown or out of range; names it.
+    """
+    from backends.serving.choosing import Load
+
+    try:
+        return Load(**AskedLoad.model_validate(asked or {}).model_dump())
+    except ValidationError as error:
+        item = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, item["loc"]))
+        raise InvalidInputError(
+            f"load.{where[:40]}",
+            item["msg"].removeprefix("Value error, "),
+            allowed=", ".join(AskedLoad.model_fields),
+        ) from None
+
+
+async def compare_targets(
+    app: App, model: str | None, load: Mapping[str, Any] | None
+) -> Comparison:
+    """Rank every offer of every target for a checkpoint and a load, by cost a month.
+
+    Args:
+        app: The application.
+        model: Checkpoint, as in plan_deployment.
+        load: requests_per_hour, prompt_tokens, output_tokens, hours_a_day, ttft_ms, e2e_s.
+
+    Raises:
+        InvalidInputError: The load makes no sense.
+        NotFoundError: Nothing is known of the checkpoint.
+    """
+    from backends.knowledge.cost import offers
+    from backends.serving.choosing import break_evens, options
+    from backends.verbs.checkpoints import known_checkpoint
+
+    wanted = parse_load(load)
+    checkpoint = await known_checkpoint(app, model or DEFAULT_MODEL)
+    weights_gib = checkpoint.disk_gb.value * 1e9 / 2**30
+    ranked = await asyncio.to_thread(options, checkpoint, wanted, offers(weights_gib))
+    able = [item for item in ranked if item.able]
+    items = [_row(number, item) for number, item in enumerate(ranked, 1)]
+    asked = (
+        f"{wanted.requests_per_hour:g} requests an hour of {wanted.prompt_tokens} + "
+        f"{wanted.output_tokens} tokens, {wanted.hours_a_day:g} hours a day"
+    )
+    if able and able[0].cost is not None:
+        summary = (
+            f"{checkpoint.name}, {asked}: {able[0].offer.title} is cheapest, about "
+            f"{able[0].cost.usd:.0f} USD a month (predicted)."
+        )
+    else:
+        summary = f"{checkpoint.name}, {asked}: no target can serve it as asked (predicted)."
+    best = next((item.offer.target for item in able if item.offer.target in app.targets), None)
+    return Comparison(
+        summary=summary,
+        basis="predicted",
+        model=checkpoint.name,
+        load={key: value for key, value in vars_of(wanted).items() if value is not None},
+        items=items,
+        break_even=break_evens(ranked),
+        assumptions=[
+            "List prices with their dates; an account's own may differ.",
+            "Throughput from the roofline, 80 % of it counted on; no other users share it.",
+            "One instance serves at the level shown; hours a day are one stretch.",
+        ],
+        warnings=[
+            f"Not on offer in this server (VLLM_DEVOPS_TARGETS): {', '.join(missing)}."
+            for missing in [sorted({i.offer.target for i in ranked} - set(app.targets))]
+            if missing
+        ],
+        next_steps=[f"plan_deployment(target={best!r}, model={model or DEFAULT_MODEL!r})"]
+        if best
+        else [],
+    )
+
+
+def vars_of(load: Load) -> dict[str, Any]:
+    """A load's entries by name."""
+    return {name: getattr(load, name) for name in AskedLoad.model_fields}
+
+
+def _row(number: int, item: Option) -> TargetOption:
+    offer, row = item.offer, item.row
+    return TargetOption(
+        rank=number if item.able else None,
+        target=offer.target,
+        variant=offer.variant or None,
+        place=offer.place,
+        verdict="can serve" if item.able else "cannot",
+        usd_per_month=round(item.cost.usd, 2) if item.cost else None,
+        usd_per_hour=round(offer.usd_per_hour * item.instances, 4),
+        usd_per_million_output_tokens=round(item.usd_per_million, 3)
+        if item.usd_per_million is not None
+        else None,
+        instances=item.instances if item.able else None,
+        concurrency=row.concurrency if row else None,
+        output_tokens_per_s=row.output_tokens_per_s if row else None,
+        ttft_ms=row.ttft_ms if row else None,
+        itl_ms=row.itl_ms if row else None,
+        memory_fit=item.memory.verdict,
+        start_s=offer.profile.startup_s,
+        scales_to_zero=offer.scales_to_zero,
+        keeps_billing=[f"{what}: {usd:.2f} USD a month" for what, usd in offer.after_destroy],
+        prices=[part.words() for part in offer.parts],
+        reasons=list(item.reasons),
+    )
