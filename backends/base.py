@@ -487,7 +487,7 @@ class SearchesZones(Backend):
 
         Args:
             name: The deployment.
-            params: What the plan's step said.
+            params: What was said when it was started.
             job: Progress out, the wish to stop in. Stopping leaves a living request alone.
         """
 
@@ -517,18 +517,18 @@ class PreparesHost(Backend):
 
 
 class RunsLater(RunsPlans):
-    """Leaves the end of some plans to a worker, which a step of theirs starts. No ability."""
+    """Leaves to a worker what takes longer than a call, which then says its id. No ability."""
 
     @abc.abstractmethod
     async def run_later(
         self, kind: str, name: str, params: dict[str, Any], job: WorkerJob
     ) -> dict[str, Any]:
-        """Run in a worker what a plan left for later.
+        """Run in a worker what a call or a step has left for later.
 
         Args:
             kind: The operation's kind, one of the target's own.
             name: The deployment.
-            params: What the plan's step said.
+            params: What was said when it was started.
             job: Progress out, the wish to stop in.
         """
 

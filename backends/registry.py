@@ -14,6 +14,7 @@ _CLASSES: dict[str, tuple[str, str]] = {
     "cloudrun-l4": ("backends.cloudrun.backend", "CloudRunL4Backend"),
     "cloudrun-rtx6000": ("backends.cloudrun.backend", "CloudRunRtx6000Backend"),
     "sagemaker-l4": ("backends.sagemaker.backend", "SageMakerBackend"),
+    "gce-t4": ("backends.gce.backend", "GceT4Backend"),
     "tpu-v6e": ("backends.tpu.backend", "TpuBackend"),
     "local": ("backends.local", "LocalBackend"),
 }

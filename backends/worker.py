@@ -200,6 +200,7 @@ JOBS: dict[str, Callable[[App, Job], Awaitable[dict[str, Any]]]] = {
     "stage_model": stage,
     "deploy_fallback": later,
     "destroy_when_settled": later,
+    "start_serving": later,
 }
 
 

@@ -11,7 +11,14 @@ SERVER_NAME = "vllm-devops"
 VERSION = "0.1.0"
 
 # Every target the product has, in the order shown. A target is added here and in the registry.
-TARGETS: tuple[str, ...] = ("cloudrun-l4", "cloudrun-rtx6000", "sagemaker-l4", "tpu-v6e", "local")
+TARGETS: tuple[str, ...] = (
+    "cloudrun-l4",
+    "cloudrun-rtx6000",
+    "sagemaker-l4",
+    "gce-t4",
+    "tpu-v6e",
+    "local",
+)
 
 MANAGED_BY = "managed-by"
 MANAGED_BY_US = "vllm-devops"

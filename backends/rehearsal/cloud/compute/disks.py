@@ -174,9 +174,14 @@ class Disks:
         """Free a disk of its machine, or delete it."""
         key = f"{zone}/{str(entry['source']).rpartition('/')[2]}"
         if delete:
-            self._world.disks.pop(key, None)
+            self._forget(key)
         elif key in self._world.disks:
             self._world.disks[key]["users"] = []
+
+    def _forget(self, key: str) -> None:
+        self._world.disks.pop(key, None)
+        zone, _, name = key.partition("/")
+        self._compute.cloud.hosts.remove_disk(zone, name)
 
     def delete(self, request: Request, project: str, zone: str, name: str) -> Json:
         """Delete a disk that nobody uses."""
@@ -189,7 +194,7 @@ class Disks:
                 f"already being used by '{user}'",
                 reason="resourceInUseByAnotherResource",
             )
-        del self._world.disks[f"{zone}/{name}"]
+        self._forget(f"{zone}/{name}")
         return self._compute.at_once("delete", f"zones/{zone}/disks/{name}")
 
     def set_labels(self, request: Request, project: str, zone: str, name: str) -> Json:

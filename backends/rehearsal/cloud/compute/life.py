@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from backends.rehearsal.cloud.compute.common import Compute, failure
 from backends.rehearsal.cloud.compute.disks import Disks
@@ -29,24 +29,6 @@ STOCKOUT = (
     "The zone 'projects/{project}/zones/{zone}' does not have enough resources available to "
     "fulfill the request.  '(resource type:compute)'."
 )
-
-
-class Hosts(Protocol):
-    """What happens inside of machines; played by the rehearsal's hosts."""
-
-    def boot(
-        self, kind: str, project: str, zone: str, name: str, workers: int, metadata: Json
-    ) -> None:
-        """A machine has been switched on."""
-
-    def stop(self, kind: str, project: str, zone: str, name: str) -> None:
-        """It has been switched off; its disks stay."""
-
-    def remove(self, kind: str, project: str, zone: str, name: str) -> None:
-        """It is gone."""
-
-    def console(self, kind: str, project: str, zone: str, name: str) -> str:
-        """What it wrote to its serial console."""
 
 
 @dataclass
@@ -81,17 +63,15 @@ class Life:
     Args:
         compute: What all parts stand on.
         disks: Disks.
-        hosts: What happens inside of them; None: nothing does.
     """
 
-    def __init__(self, compute: Compute, disks: Disks, hosts: Hosts | None = None) -> None:
+    def __init__(self, compute: Compute, disks: Disks) -> None:
         self._compute = compute
         self._disks = disks
         self._world = compute.world
         self._cloud = compute.cloud
         self._tasks: dict[str, set[asyncio.Task[None]]] = {}
         self._stockouts: list[Stockout] = []
-        self.hosts = hosts
         self._cloud.faults.register("stockout", self._stockout)
         self._cloud.faults.register("preempt", self._preempt)
         self._cloud.faults.register("compute-quota", self._quota)
@@ -119,17 +99,14 @@ class Life:
 
     def console(self, key: str) -> str:
         """What a machine wrote to its serial console."""
-        own = str(self._world.options.get("serial") or self._world.serials.get(key, ""))
-        if self.hosts is None:
-            return own
         zone, _, name = key.partition("/")
-        return own + self.hosts.console("gce", self._world.project, zone, name)
+        own = str(self._world.options.get("serial") or self._world.serials.get(key, ""))
+        return own + self._cloud.hosts.serial("gce", zone, name)
 
     def metadata_changed(self, key: str) -> None:
         """Tell a machine that its metadata are others."""
-        machine = self._world.instances.get(key)
-        if machine is not None and machine["status"] == "RUNNING":
-            self._boot(key, machine)
+        zone, _, name = key.partition("/")
+        self._cloud.hosts.set_metadata("gce", zone, name, _metadata(self._world.instances[key]))
 
     def resume(self) -> None:
         """After a restart of the rehearsal: what was on its way has arrived."""
@@ -137,9 +114,9 @@ class Life:
             if operation.get("kind") == "compute#operation" and operation["status"] != "DONE":
                 operation |= {"status": "DONE", "progress": 100, "endTime": now()}
         for key, machine in list(self._world.instances.items()):
-            if machine["status"] in {"PROVISIONING", "STAGING", "RUNNING"}:
+            if machine["status"] in {"PROVISIONING", "STAGING"}:
                 machine["status"] = "RUNNING"
-                self._boot(key, machine)
+                self._go(key, self._boot(key, machine))
             elif machine["status"] == "STOPPING":
                 machine["status"] = "TERMINATED"
 
@@ -192,7 +169,7 @@ class Life:
         if self._world.instances.get(key) is not machine:
             return
         machine |= {"status": "RUNNING", "lastStartTimestamp": now()}
-        self._boot(key, machine)
+        await self._boot(key, machine)
         await self._compute.finish(operation)
 
     def _withdraw(self, key: str, machine: Json, made: Sequence[str], leaves: str) -> None:
@@ -206,19 +183,43 @@ class Life:
             fresh = str(entry["source"]).rpartition("/")[2] in made
             self._disks.let_go(zone, entry, delete=fresh and leaves != "disks")
 
-    def _boot(self, key: str, machine: Json) -> None:
+    async def _boot(self, key: str, machine: Json) -> None:
+        """Power the machine on: the first time with an empty boot disk, later as it was."""
         zone, _, name = key.partition("/")
         self._write(
             key,
-            f"[    0.000000] Linux version 6.12.57+deb13-cloud-amd64 ({name})\n"
-            "[    1.204310] EXT4-fs (sda1): mounted filesystem\n"
+            f"[    1.204310] EXT4-fs (sda1): mounted filesystem\n"
             f"google_guest_agent[512]: GCE Agent Started ({name})\n"
-            f"systemd[1]: Started ssh.service - OpenBSD Secure Shell server.\n{name} login: \n",
+            "systemd[1]: Started ssh.service - OpenBSD Secure Shell server.\n"
+            f"\nDebian GNU/Linux 13 {name} ttyS0\n\n{name} login: \n",
         )
-        if self.hosts is not None:
-            items = (machine.get("metadata") or {}).get("items") or []
-            metadata = {str(item["key"]): item.get("value") for item in items}
-            self.hosts.boot("gce", self._world.project, zone, name, 1, metadata)
+        hosts = self._cloud.hosts
+        if hosts.machine("gce", zone, name).read():
+            await asyncio.to_thread(hosts.start, "gce", zone, name)
+            return
+        gpus = machine.get("guestAccelerators") or [{}]
+        addresses = await asyncio.to_thread(
+            hosts.boot,
+            "gce",
+            self._world.project,
+            zone,
+            name,
+            instance_id=str(machine["id"]),
+            metadata=_metadata(machine),
+            accelerator=str(gpus[0].get("acceleratorType") or "").rpartition("/")[2],
+            disks=[
+                {
+                    "name": entry["deviceName"],
+                    "size_gb": int(entry["diskSizeGb"]),
+                    "source": str(entry["source"]).rpartition("/")[2],
+                }
+                for entry in machine["disks"]
+                if not entry["boot"]
+            ],
+        )
+        for interface in machine["networkInterfaces"]:
+            for access in interface.get("accessConfigs") or []:
+                access["natIP"] = addresses[0]
 
     def _write(self, key: str, text: str) -> None:
         whole = self._world.serials.get(key, "") + text
@@ -234,24 +235,19 @@ class Life:
         if machine is not None and machine["status"] != "TERMINATED":
             machine["status"] = "STOPPING"
             await self._after(DELETE_S if delete else STOP_S)
-            if self.hosts is not None:
-                self.hosts.stop("gce", self._world.project, zone, name)
+            await asyncio.to_thread(self._cloud.hosts.stop, "gce", zone, name)
             machine |= {"status": "TERMINATED", "lastStopTimestamp": now()}
         if machine is not None and delete:
             self._world.instances.pop(key, None)
             self._world.serials.pop(key, None)
             for entry in machine["disks"]:
                 self._disks.let_go(zone, entry, delete=bool(entry.get("autoDelete")))
-            if self.hosts is not None:
-                self.hosts.remove("gce", self._world.project, zone, name)
+            await asyncio.to_thread(self._cloud.hosts.remove, "gce", zone, name)
         await self._compute.finish(operation)
 
     async def _reset(self, key: str, operation: Json) -> None:
         zone, _, name = key.partition("/")
-        machine = self._world.instances[key]
-        if self.hosts is not None:
-            self.hosts.stop("gce", self._world.project, zone, name)
-        self._boot(key, machine)
+        await asyncio.to_thread(self._cloud.hosts.reset, "gce", zone, name)
         await self._compute.finish(operation)
 
     # ------------------------------------------------------------------------- what goes wrong
@@ -297,3 +293,8 @@ class Life:
             for task in group:
                 task.cancel()
         self._stockouts.clear()
+
+
+def _metadata(machine: Json) -> dict[str, str]:
+    items = (machine.get("metadata") or {}).get("items") or []
+    return {str(item["key"]): str(item.get("value", "")) for item in items}
