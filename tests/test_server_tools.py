@@ -38,6 +38,7 @@ WRITE = {
     "start_serving",
     "update_scaling",
     "shift_traffic",
+    "prepare_host",
     "probe_cold_start",
     "stage_model",
     "save_hf_token",
