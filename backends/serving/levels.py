@@ -11,11 +11,17 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from backends.serving.cells import Cell
-from backends.serving.engine.clock import MAX_CLOCK_STEP_NS
+from backends.serving.engine.clock import KERNEL, MAX_CLOCK_STEP_NS, READER
 from backends.serving.engine.histogram import Histogram
 from backends.serving.loadgen import LevelRaw, RequestRecord
 from backends.serving.metrics import MetricsDelta
-from backends.serving.runs import BenchmarkSpec, ErrorSample, LevelResult, SelfCheck
+from backends.serving.runs import (
+    BenchmarkSpec,
+    ErrorSample,
+    LevelResult,
+    NodeShare,
+    SelfCheck,
+)
 from backends.serving.slo import good_requests, misses
 from backends.serving.stats import Distribution, distribution, percentile
 from backends.serving.steady import steady_part
@@ -121,6 +127,7 @@ def level_result(
         prefix_cache_hit_rate=server.prefix_cache_hit_rate if server else None,
         server=server,
         self_check=check,
+        nodes=_nodes(raw, duration_s),
         started_at=started_at,
         prompt_tokens_min=min(prompts, default=None),
         prompt_tokens_max=max(prompts, default=None),
@@ -247,6 +254,27 @@ def _self_check(raw: LevelRaw, duration_s: float, events: int) -> SelfCheck:
         crowded_parses=raw.crowded_parses,
         out_of_files=raw.out_of_files,
     )
+
+
+def _nodes(raw: LevelRaw, duration_s: float) -> list[NodeShare]:
+    """Return what the workers on other nodes had, and what they say of themselves."""
+    whole = duration_s if duration_s > 0 else None
+    return [
+        NodeShare(
+            node=share.place,
+            requests=share.requests,
+            events=share.events,
+            timestamp_source=KERNEL if share.stamped else READER,
+            loop_lag_p99_ms=percentile(sorted(share.lag_ns), 99) / 1e6 if share.lag_ns else None,
+            cpu_share=share.cpu_s / whole if whole else None,
+            run_delay_share=min(1.0, share.run_delay_s / whole)
+            if whole and share.run_delay_s is not None
+            else None,
+            clock_error_ms=_ms(share.clock_error_ns),
+        )
+        for _, share in sorted(raw.shares.items())
+        if share.place
+    ]
 
 
 def _objections(result: LevelResult, raw: LevelRaw) -> list[str]:

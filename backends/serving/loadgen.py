@@ -105,6 +105,31 @@ class RequestRecord:
 
 
 @dataclass(slots=True)
+class WorkerShare:
+    """What one worker had of a level, and how it fared.
+
+    Attributes:
+        place: Where it runs; empty for this machine.
+        requests: That it finished.
+        events: Content events it received.
+        stamped: Whether the kernel stamps there.
+        lag_ns: Samples of how late it came to read.
+        cpu_s: CPU time it took inside the window.
+        run_delay_s: Time it was runnable and had no core; None where unknown.
+        clock_error_ns: How far off its times may be, beside those of other workers.
+    """
+
+    place: str = ""
+    requests: int = 0
+    events: int = 0
+    stamped: bool = True
+    lag_ns: list[int] = field(default_factory=list)
+    cpu_s: float = 0.0
+    run_delay_s: float | None = None
+    clock_error_ns: int = 0
+
+
+@dataclass(slots=True)
 class LevelRaw:
     """What an engine saw in one level.
 
@@ -132,6 +157,7 @@ class LevelRaw:
         crowded_parses: How often parsing had to go before reading, for want of memory.
         out_of_files: Connections not made because files or ports had run out on this machine.
         gaps: Gaps between content events that are not in the records, of very long levels.
+        shares: What each worker had, by its number.
     """
 
     records: list[RequestRecord] = field(default_factory=list)
@@ -156,6 +182,7 @@ class LevelRaw:
     crowded_parses: int = 0
     out_of_files: int = 0
     gaps: Histogram | None = None
+    shares: dict[int, WorkerShare] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,8 @@ def run_markdown(run: BenchmarkRun) -> str:
         lines += ["", "Repetitions, mean (lowest to highest):", "", repeated_table(run)]
     if any(level.beside_server for level in run.levels):
         lines += ["", "Beside the engine's own figures:", "", beside_table(run.levels)]
+    if any(level.nodes for level in run.levels):
+        lines += ["", "Client nodes:", "", nodes_table(run.levels)]
     if run.current is not None:
         now = run.current
         load = f"concurrency {now.concurrency}"
@@ -63,6 +65,30 @@ def run_markdown(run: BenchmarkRun) -> str:
             + ".",
         ]
     return "\n".join(lines) + "\n"
+
+
+def nodes_table(levels: Sequence[LevelResult]) -> str:
+    """Return what each node of the client had of each level, and what it says of itself."""
+    head = ("load", "node", "requests", "events", "lag p99 ms", "CPU", "waited", "clock ± ms")
+    rows = [
+        (
+            load_cell(level),
+            node.node,
+            str(node.requests),
+            str(node.events),
+            number(node.loop_lag_p99_ms, 2),
+            _share(node.cpu_share),
+            _share(node.run_delay_share),
+            number(node.clock_error_ms, 2),
+        )
+        for level in levels
+        for node in level.nodes
+    ]
+    return table(head, rows)
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
 
 
 def all_warnings(run: BenchmarkRun) -> list[str]:

@@ -125,6 +125,23 @@ class SelfCheck(_Shape):
     )
 
 
+class NodeShare(_Shape):
+    """What a worker on another node had of a level, by its own clock and its own check."""
+
+    node: str
+    requests: int = Field(description="that it finished, failed ones included")
+    events: int = Field(description="content events it received")
+    timestamp_source: str
+    loop_lag_p99_ms: float | None = Field(None, description="how late it came to read")
+    cpu_share: float | None = Field(None, description="of one core, 0..1")
+    run_delay_share: float | None = Field(None, description="share it waited for a core")
+    clock_error_ms: float = Field(
+        0.0,
+        description="how far off its times may be beside other nodes'; what it measured itself is "
+        "untouched by that",
+    )
+
+
 class SteadyPart(_Shape):
     """The part of a level without ramp-up and drain; see `DEFINITIONS`."""
 
@@ -228,6 +245,9 @@ class LevelResult(_Shape):
     prefix_cache_hit_rate: float | None
     server: MetricsDelta | None = Field(description="the engine's own figures for this level")
     self_check: SelfCheck
+    nodes: list[NodeShare] = Field(
+        default_factory=list, description="of runner=ray: a row a worker; empty for this machine"
+    )
     started_at: str
     request_rate: float | None = Field(
         None, description="requests/s asked for; then concurrency is the most in flight"

@@ -140,6 +140,16 @@ class BenchmarkSpec(BaseModel):
     max_usd: float | None = Field(
         None, gt=0.0, description="end once time x usd_per_hour has come to it"
     )
+    runner: Literal["local", "ray"] = Field(
+        "local", description="where the load is made: this machine, or the nodes of a Ray cluster"
+    )
+    ray_address: str = Field(
+        "auto", description="of the cluster: auto (this machine's), host:port or ray://host:port"
+    )
+    ray_resource: str | None = Field(
+        None, description="use only nodes that have this custom resource; None: all with a CPU"
+    )
+    ray_nodes: int | None = Field(None, ge=1, le=1000, description="use at most so many nodes")
     endpoint_kind: Literal["chat", "completions"] = "chat"
     usd_per_hour: float | None = Field(None, gt=0.0, description="None: no cost is computed")
     label: str = Field("", max_length=120, description="a name for charts and comparisons")
@@ -261,6 +271,11 @@ class BenchmarkSpec(BaseModel):
             (
                 self.mode == "knee" and self.ramp_to is not None,
                 "mode=knee searches one rate: leave ramp_to out",
+            ),
+            (
+                self.runner == "local"
+                and (self.ray_address, self.ray_resource, self.ray_nodes) != ("auto", None, None),
+                "ray_address, ray_resource and ray_nodes go with runner=ray",
             ),
             (
                 self.max_usd is not None and self.usd_per_hour is None,

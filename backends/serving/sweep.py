@@ -87,13 +87,23 @@ async def run_benchmark(
         out_dir / file_name,
         on_progress=on_progress or (lambda _: None),
         should_stop=should_stop or (lambda: False),
-        engine=engine or EpollEngine(),
+        engine=engine or _engine(spec),
         run_id=run_id or new_id("bench"),
     )
     try:
         return await sweep.run()
     finally:
         await sweep.close()
+
+
+def _engine(spec: BenchmarkSpec) -> LoadEngine:
+    if spec.runner == "local":
+        return EpollEngine()
+    from backends.serving.engine.ray_crew import RayNodes
+
+    return EpollEngine(
+        workforce=RayNodes(spec.ray_address, spec.ray_resource, spec.ray_nodes),
+    )
 
 
 class _Ended(Exception):  # noqa: N818 - not an error: the run has been ended, with a reason

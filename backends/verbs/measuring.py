@@ -70,6 +70,10 @@ async def run_benchmark(
     rate = price.usd_per_hour if price is not None else None
     known = await _hardware(backend, name) | ({"usd_per_hour": rate} if rate else {})
     spec = _spec(known | dict(options) | arguments, options)
+    if spec.runner == "ray":
+        from backends.serving.engine.ray_crew import check_ray
+
+        check_ray()
     if spec.dataset_path is not None:
         await asyncio.to_thread(_check_dataset, spec)
     # Asked before the worker starts: an endpoint that does not answer is an error of this call.

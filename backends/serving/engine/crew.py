@@ -8,22 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Protocol
 
-from backends.serving.engine.messages import Message, Opened, Ready, Report, Unpacker, packed
+from backends.core.errors import NotSupportedError
+from backends.serving.engine.member import Heard, Member
+from backends.serving.engine.messages import Message, Opened, Ready, Report, packed
+
+if TYPE_CHECKING:
+    from backends.serving.engine.target import Target
 
 PROJECT_DIR = Path(__file__).resolve().parents[3]
-WORKER = ("-m", "backends.serving.engine.worker")
+WORKER_MODULE = "backends.serving.engine.worker"
+WORKER = ("-m", WORKER_MODULE)
 SILENCE_S = 30.0
 """A worker reports four times a second; one that is starved may take long, not this long."""
 
+SPARE_FILES = 64
 LAST_WORDS = 2000
 READ_BYTES = 1 << 20
 
@@ -32,27 +40,82 @@ class WorkerLostError(Exception):
     """A worker has died or fallen silent; the text says which and how."""
 
 
-class WorkerProcess:
-    """One worker.
+class Workforce(Protocol):
+    """Where workers come from."""
 
-    Args:
-        number: Its place in the crew, from 1.
-        heard: Called with every message that comes.
-    """
+    name: str
+    """What the record calls it; empty for this machine."""
 
-    def __init__(self, number: int, heard: Callable[[WorkerProcess, Message], None]) -> None:
-        self.number = number
+    async def look(self) -> None:
+        """Find out what there is, before the first level.
+
+        Raises:
+            NotSupportedError: Nothing can be had there.
+        """
+
+    @property
+    def least(self) -> int:
+        """How many workers a level has at least, its streams permitting."""
+
+    @property
+    def most(self) -> int:
+        """How many workers there is a core for."""
+
+    def check(self, streams_each: int) -> None:
+        """Refuse what a worker could not carry.
+
+        Raises:
+            NotSupportedError: With the limit and how to raise it.
+        """
+
+    def members(self, size: int, heard: Heard) -> Sequence[Member]:
+        """Return workers that are to be started."""
+
+
+class ThisMachine:
+    """Workers on this machine."""
+
+    name = ""
+    least = 1
+
+    @property
+    def most(self) -> int:
+        """The cores this process may use."""
+        if hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
+
+    async def look(self) -> None:
+        """Nothing has to be found out."""
+
+    def check(self, streams_each: int) -> None:
+        """See `Workforce.check`."""
+        needed = streams_each + SPARE_FILES
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise NotSupportedError(
+                f"This many streams need {needed} open files; the limit here is {hard}.",
+                next_action="Raise it with `ulimit -n`, or ask for less concurrency.",
+            )
+
+    def members(self, size: int, heard: Heard) -> Sequence[Member]:
+        """See `Workforce.members`."""
+        return [WorkerProcess(number + 1, heard) for number in range(size)]
+
+
+class WorkerProcess(Member):
+    """A worker on this machine."""
+
+    def __init__(self, number: int, heard: Heard) -> None:
+        super().__init__(number, heard)
         self.process: asyncio.subprocess.Process | None = None
-        self.is_gone = False
-        self.heard_at_s = time.monotonic()
-        self._heard = heard
         self._channel: socket.socket | None = None
-        self._unpacker = Unpacker()
         self._words: IO[bytes] | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
+    async def start(self, target: Target) -> None:
         """Start the process."""
+        del target
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._channel = ours
@@ -110,9 +173,7 @@ class WorkerProcess:
         loop = asyncio.get_running_loop()
         try:
             while data := await loop.sock_recv(channel, READ_BYTES):
-                self.heard_at_s = time.monotonic()
-                for message in self._unpacker.feed(data):
-                    self._heard(self, message)
+                self.take(data)
         except ConnectionError:
             pass
         self.is_gone = True
@@ -123,25 +184,49 @@ class Crew:
 
     Args:
         size: How many, 1 or more.
+        workforce: Where they come from.
         on_report: Called with every report, as it comes.
         watch: Called ten times a second while something is waited for; once it returns True the
             wait ends.
     """
 
     def __init__(
-        self, size: int, on_report: Callable[[Report], None], watch: Callable[[], bool]
+        self,
+        size: int,
+        workforce: Workforce,
+        on_report: Callable[[Member, Report], None],
+        watch: Callable[[], bool],
     ) -> None:
-        self.workers = [WorkerProcess(number + 1, self._take) for number in range(size)]
-        self.opened: list[Opened] = []
+        self.workers = workforce.members(size, self._take)
+        self.opened: dict[int, Opened] = {}
         self._on_report = on_report
         self._watch = watch
         self._ready = 0
         self._ended = 0
         self._news = asyncio.Event()
 
-    async def start(self) -> None:
-        """Start every process."""
-        await asyncio.gather(*(worker.start() for worker in self.workers))
+    @property
+    def lead_s(self) -> float:
+        """How long a word may take to reach the last of them, besides what it takes here."""
+        return max(worker.lead_s for worker in self.workers)
+
+    async def start(self, target: Target) -> bool:
+        """Start every worker; False when the watch ended that.
+
+        Raises:
+            DevopsError: One cannot be had, or cannot reach the target.
+        """
+        starting = asyncio.gather(*(worker.start(target) for worker in self.workers))
+        try:
+            if await self._until(starting.done, speaking=False):
+                await starting
+                return True
+            return False
+        finally:
+            if not starting.done():
+                starting.cancel()
+                with suppress(asyncio.CancelledError):
+                    await starting
 
     async def say(self, message: Message) -> None:
         """Say something to all."""
@@ -151,9 +236,14 @@ class Crew:
         """Wait for every worker's connections; False when the watch ended the wait."""
         return await self._until(lambda: len(self.opened) == len(self.workers))
 
+    async def drive(self, parts: Sequence[Message]) -> None:
+        """Give every worker its part; one may be ready before the last has heard of its own."""
+        self._ready = self._ended = 0
+        told = zip(self.workers, parts, strict=True)
+        await asyncio.gather(*(worker.say(part) for worker, part in told))
+
     async def until_ready(self) -> bool:
         """Wait until every worker could start; False when the watch ended the wait."""
-        self._ready = self._ended = 0
         return await self._until(lambda: self._ready == len(self.workers))
 
     async def until_ended(self, patience_s: float | None = None) -> bool:
@@ -161,31 +251,37 @@ class Crew:
         return await self._until(lambda: self._ended == len(self.workers), patience_s)
 
     async def end(self) -> None:
-        """End and reap every process."""
+        """End and reap every worker."""
         await asyncio.gather(*(worker.end() for worker in self.workers))
 
-    def _take(self, worker: WorkerProcess, message: Message) -> None:
-        del worker
+    def _take(self, worker: Member, message: Message) -> None:
         if isinstance(message, Opened):
-            self.opened.append(message)
+            self.opened[worker.number] = message
         elif isinstance(message, Ready):
             self._ready += 1
         elif isinstance(message, Report):
-            self._on_report(message)
+            self._on_report(worker, message)
             self._ended += message.is_last
         self._news.set()
 
-    async def _until(self, done: Callable[[], bool], patience_s: float | None = None) -> bool:
+    async def _until(
+        self,
+        done: Callable[[], bool],
+        patience_s: float | None = None,
+        *,
+        speaking: bool = True,
+    ) -> bool:
         """Wait for something.
 
         Raises:
-            WorkerLostError: A worker is gone, or has said nothing for `SILENCE_S`.
+            WorkerLostError: A worker that should be speaking is gone, or silent for `SILENCE_S`.
         """
         for worker in self.workers:
             worker.heard_at_s = time.monotonic()
         deadline_s = None if patience_s is None else time.monotonic() + patience_s
         while not done():
-            await self._look_for_losses()
+            if speaking:
+                await self._look_for_losses()
             if deadline_s is None and self._watch():
                 return False
             if deadline_s is not None and time.monotonic() >= deadline_s:
@@ -205,4 +301,5 @@ class Crew:
                 how = f"has said nothing for {silence_s:.0f} s"
             else:
                 continue
-            raise WorkerLostError(f"worker {worker.number} of {len(self.workers)} {how}")
+            place = f" on {worker.place}" if worker.place else ""
+            raise WorkerLostError(f"worker {worker.number} of {len(self.workers)}{place} {how}")

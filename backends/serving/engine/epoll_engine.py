@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import resource
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -17,15 +15,23 @@ from typing import TYPE_CHECKING
 
 from backends.core.errors import EndpointUnreachableError, NotSupportedError
 from backends.serving.engine.clock import KERNEL, READER, StampKeeper, now_ns
-from backends.serving.engine.crew import Crew, WorkerLostError
+from backends.serving.engine.crew import Crew, ThisMachine, WorkerLostError, Workforce
 from backends.serving.engine.histogram import Histogram
 from backends.serving.engine.messages import Authorise, Drive, Go, Open, Part, Report, Stop
 from backends.serving.engine.target import Target, find_target
-from backends.serving.loadgen import LevelProgress, LevelRaw, LevelSpec, Phase, RequestRecord
+from backends.serving.loadgen import (
+    LevelProgress,
+    LevelRaw,
+    LevelSpec,
+    Phase,
+    RequestRecord,
+    WorkerShare,
+)
 from backends.serving.refusals import mask
 
 if TYPE_CHECKING:
     from backends.serving.endpoint import Endpoint
+    from backends.serving.engine.member import Member
 
 STREAMS_PER_WORKER = 1024
 """A worker has kept 1,024 streams at 50,000 tokens/s on time; half of that rate is its plan."""
@@ -40,7 +46,6 @@ LAST_WORD_S = 0.3
 HEADER_REFRESH_S = 300.0
 """Identity tokens live an hour; the provider caches, so asking often costs nothing."""
 
-SPARE_FILES = 64
 MOST_EVENTS_KEPT = 4_000_000
 """Times of content events kept one by one, 8 bytes each; a level with more has histograms."""
 
@@ -50,20 +55,21 @@ class EpollEngine:
 
     Args:
         workers: How many processes share the streams; None for as many as the streams need.
+        workforce: Where they run; None for this machine.
     """
 
-    name = "epoll"
-
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, workforce: Workforce | None = None) -> None:
         self._workers = workers or 0
+        self._workforce = workforce or ThisMachine()
+        self.name = " over ".join(filter(None, ["epoll", self._workforce.name]))
         keeper = StampKeeper()
         self.timestamp_source = KERNEL if keeper.works else READER
         keeper.close()
 
     def add_worker(self) -> bool:
         """Share the levels to come among one more process; False when no core is left for it."""
-        wanted = max(1, self._workers) + 1
-        if wanted > _cores():
+        wanted = max(self._workforce.least, self._workers) + 1
+        if wanted > self._workforce.most:
             return False
         self._workers = wanted
         return True
@@ -76,10 +82,13 @@ class EpollEngine:
         cancel: Callable[[], bool],
     ) -> LevelRaw:
         """Run one level; see `LoadEngine.run_level`."""
+        force = self._workforce
+        await force.look()
         needed = -(-spec.concurrency // STREAMS_PER_WORKER)
-        size = min(spec.concurrency, max(self._workers, min(needed, _cores())))
-        _check_files(spec.concurrency // size + SPARE_FILES)
-        level = _Level(spec, endpoint, on_progress, cancel, size)
+        size = max(self._workers, force.least, min(needed, force.most))
+        size = min(spec.concurrency, size)
+        force.check(spec.concurrency // size)
+        level = _Level(spec, endpoint, on_progress, cancel, size, force)
         await level.run()
         return level.raw
 
@@ -94,13 +103,14 @@ class _Level:
         on_progress: Callable[[LevelProgress], None],
         cancel: Callable[[], bool],
         size: int,
+        workforce: Workforce,
     ) -> None:
         self.spec = spec
         self.endpoint = endpoint
         self.raw = LevelRaw(workers=size)
         self._on_progress = on_progress
         self._cancel = cancel
-        self._crew = Crew(size, self._take, self._watch)
+        self._crew = Crew(size, workforce, self._take, self._watch)
         self._secrets: list[str] = []
         self._phase: Phase = "starting"
         self._records: list[RequestRecord] = []
@@ -119,8 +129,7 @@ class _Level:
         self._tell()
         target = await find_target(self.endpoint, self.spec.path, asyncio.get_running_loop())
         try:
-            await self._crew.start()
-            if await self._open(target, authorise):
+            if await self._crew.start(target) and await self._open(target, authorise):
                 await self._warm_up_and_measure()
         except WorkerLostError as error:
             self._close_window()
@@ -156,11 +165,11 @@ class _Level:
         for worker, lanes in zip(
             self._crew.workers, _shares(spec.concurrency, len(self._crew.workers)), strict=True
         ):
-            await worker.say(Open(target, lanes, run_id, spec.timeout_s))
+            await worker.say(Open(worker.its_target(target), lanes, run_id, spec.timeout_s))
         await self._crew.say(authorise)
         if not await self._crew.until_opened():
             return False
-        opened = self._crew.opened
+        opened = list(self._crew.opened.values())
         stamped = all(worker.stamped for worker in opened)
         self.raw.timestamp_source = KERNEL if stamped else READER
         failures = [words for worker in opened for words in worker.failures]
@@ -182,9 +191,9 @@ class _Level:
         self._records = self.raw.records if part == "measuring" else []
         self._errors = self._events_kept = 0
         spec, size = self.spec, len(self._crew.workers)
-        for worker, first in zip(self._crew.workers, range(size), strict=True):
-            places = range(first, len(bodies), size)
-            await worker.say(
+        shares = [range(first, len(bodies), size) for first in range(size)]
+        await self._crew.drive(
+            [
                 Drive(
                     part,
                     [(place, bodies[place]) for place in places],
@@ -192,16 +201,18 @@ class _Level:
                     spec.max_error_rate,
                     max(8, spec.concurrency) // size,
                 )
-            )
+                for places in shares
+            ]
+        )
         if not await self._crew.until_ready():
             return False
-        self._began_ns = now_ns() + int(LEAD_S * 1e9)
+        self._began_ns = now_ns() + int((LEAD_S + self._crew.lead_s) * 1e9)
         self.raw.started_ns = self.raw.ended_ns = self._began_ns
         await self._crew.say(Go(self._began_ns))
         ended = await self._crew.until_ended()
         if not ended:
             await self._crew.say(Stop())
-            await self._crew.until_ended(LAST_WORD_S)
+            await self._crew.until_ended(LAST_WORD_S + self._crew.lead_s)
         self._tell()
         return ended and not self.raw.cut_short
 
@@ -219,7 +230,7 @@ class _Level:
 
     # ---- what workers say -----------------------------------------------------------------------
 
-    def _take(self, report: Report) -> None:
+    def _take(self, worker: Member, report: Report) -> None:
         for record in report.records:
             if record.failure is not None:
                 self._errors += 1
@@ -229,16 +240,22 @@ class _Level:
         if report.part == "measuring":
             if self._events_kept > MOST_EVENTS_KEPT:
                 self._fold()
-            self._add_account(report)
+            self._add_account(worker, report)
         now_s = time.monotonic()
         if now_s - self._told_s >= PROGRESS_S:
             self._tell()
 
-    def _add_account(self, report: Report) -> None:
+    def _add_account(self, worker: Member, report: Report) -> None:
         end, raw = report.end, self.raw
+        share = raw.shares.setdefault(worker.number, WorkerShare(worker.place))
+        share.requests += len(report.records)
+        share.events += sum(record.events for record in report.records)
         if end is None:
             raw.ended_ns = max(raw.ended_ns, now_ns())
             return
+        share.stamped, share.lag_ns = self._crew.opened[worker.number].stamped, end.lag_ns
+        share.cpu_s, share.run_delay_s = end.cpu_s, end.run_delay_s
+        share.clock_error_ns = worker.clock_error_ns
         raw.unfinished += end.unfinished
         if end.cut_short and end.cut_short != "stopped":
             raw.cut_short = end.cut_short
@@ -325,16 +342,3 @@ def _shares(streams: int, workers: int) -> list[int]:
     """Return how many streams each worker has: as even as they come."""
     each, more = divmod(streams, workers)
     return [each + (number < more) for number in range(workers)]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _check_files(needed: int) -> None:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise NotSupportedError(
-            f"This many streams need {needed} open files; the limit here is {hard}.",
-            next_action="Raise it with `ulimit -n`, or ask for less concurrency.",
-        )

@@ -64,6 +64,8 @@ class Target:
         head: The request up to the headers that differ from request to request.
         path: The path asked for, with the prefix of the base URL.
         host: The host header.
+        where: The name and port behind `address`, to be resolved elsewhere.
+        is_loopback: Whether it is on this machine alone.
         wire: The signing and framing of SageMaker, or None for plain server-sent events.
         via: The proxy in words, without its credentials; empty without one.
     """
@@ -75,6 +77,8 @@ class Target:
     head: bytes
     path: str
     host: str
+    where: tuple[str, int]
+    is_loopback: bool
     wire: SageMakerWire | None = None
     via: str = ""
 
@@ -121,6 +125,8 @@ async def find_target(endpoint: Endpoint, path: str, loop: asyncio.AbstractEvent
         head=_head(full, host, wire),
         path=full,
         host=host,
+        where=where,
+        is_loopback=endpoint.is_loopback,
         wire=wire,
         via=via,
     )
