@@ -51,7 +51,9 @@ def imported(files: Iterable[Path]) -> Iterator[tuple[Path, str]]:
                 yield path, node.module
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+@pytest.mark.parametrize(
+    "name", ["requirements.txt", "requirements-dev.txt", "requirements-ray.txt"]
+)
 def test_every_requirement_has_a_lower_and_an_upper_bound(name: str) -> None:
     for package, bounds in requirements(name).items():
         assert re.fullmatch(r">=[\d.]+,<[\d.]+", bounds), package
@@ -65,8 +67,9 @@ def test_whatever_is_imported_is_required() -> None:
     core = [path for path in ours if path not in {*more, ELSEWHERE}]
     more += (PROJECT_DIR / "tests").rglob("*.py")
     # mcp pins the package that holds its wire types to its own version.
-    server = {*requirements("requirements.txt"), "mcp-types"}
-    of_module = packages_distributions()
+    optional = set(requirements("requirements-ray.txt"))
+    server = {*requirements("requirements.txt"), "mcp-types", *optional}
+    of_module = {name: [name] for name in optional} | dict(packages_distributions())
     own = {"backends", "benchmarks", "tests", "server", *sys.stdlib_module_names}
     for files, required in (
         (core, server),

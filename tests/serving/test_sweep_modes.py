@@ -387,7 +387,7 @@ async def test_progress_is_told_by_load_and_context(mock: MockSse, tmp_path: Pat
         ({"max_usd": 1}, "max_usd needs usd_per_hour"),
         ({"prompt_source": "file"}, "go together"),
         ({"turns": 3, "endpoint_kind": "completions"}, "endpoint_kind=chat"),
-        ({"accelerator": "h100"}, "known: l4"),
+        ({"accelerator": "abacus"}, "known: l4"),
         ({"checkpoint": "llama"}, "known: gemma"),
         ({"kv_cache_dtype": "int3"}, "known: auto"),
     ],
