@@ -223,6 +223,7 @@ def run_walk(
     what: str,
     state_dir: Path | None = None,
     legacy: bool = False,
+    prepare: Callable[[Path], None] = lambda _: None,
     close: Callable[[Path], None] = lambda _: None,
 ) -> int:
     """Connect a guest, have it walk, and leave nothing running, however that ended.
@@ -235,6 +236,7 @@ def run_walk(
         what: What to call the walk.
         state_dir: Keep the state there; None: in a folder that is removed at the end.
         legacy: Speak the `initialize` handshake instead of protocol 2026-07-28.
+        prepare: Puts what the walk needs into the state directory.
         close: Ends what outlives the server by design; given the state directory.
 
     Returns:
@@ -251,6 +253,7 @@ def run_walk(
             folder = state_dir.absolute()
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         settings = dict(environment) | {variable_of("state_dir"): str(folder), MARK: mark}
+        prepare(folder)
         # A shell that starts jobs in the background has them ignore interrupts; this one cleans up.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:

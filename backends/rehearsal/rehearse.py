@@ -17,6 +17,7 @@ from pathlib import Path
 from backends.base import CanDeploy
 from backends.core.names import TARGETS
 from backends.core.settings import PROJECT_DIR, variable_of
+from backends.core.state import write_json
 from backends.registry import backend_class
 from backends.rehearsal.guest import Guest, Json, RefusedError, run_walk, structured
 from backends.rehearsal.stages import (
@@ -40,6 +41,19 @@ READY_TIMEOUT_S = 900.0
 
 # How a refusal says which weights are missing: the call that brings them.
 _STAGE = re.compile(r"stage_model\(target='[\w-]+', model='([\w./-]+)'")
+
+
+# Circumstances a walk needs and a new account has not: at AWS a candidate takes quota for old and
+# new instances at once, of every type that is listed.
+_CIRCUMSTANCES: dict[str, list[Json]] = {
+    "sagemaker-l4": [
+        {"kind": "aws-quota", "type": kind, "value": 4, "region": "us-east-2"}
+        for kind in ("ml.g6.xlarge", "ml.g6.2xlarge", "ml.g6.4xlarge")
+    ],
+}
+
+# What is new about a candidate, where an update that changes nothing is refused.
+_CANDIDATE: dict[str, Json] = {"sagemaker-l4": {"gpu_memory_utilization": 0.92}}
 
 
 class Rehearsal:
@@ -151,7 +165,7 @@ class Rehearsal:
         if not (issubclass(self.cls, CanDeploy) and "candidate" in self.cls.Spec.model_fields):
             return
         self._part("Release a candidate, promote it, and go back")
-        options = {"candidate": True}
+        options = {"candidate": True, **_CANDIDATE.get(self.target, {})}
         plan = await self.guest.ask("plan_deployment", **self.here, options=options)
         await self.guest.ask("deploy", **self.here, plan_id=plan["plan_id"])
         await until_ready(self.guest, self.here, READY_TIMEOUT_S)
@@ -173,11 +187,21 @@ class Rehearsal:
                 await until_ready(self.guest, self.here, READY_TIMEOUT_S)
 
 
+def set_circumstances(target: str, state_dir: Path) -> None:
+    """Give the cloud of a state directory what the walk of a target needs."""
+    if target in _CIRCUMSTANCES:
+        write_json(_cloud_of(state_dir) / "faults.json", _CIRCUMSTANCES[target])
+
+
+def _cloud_of(state_dir: Path) -> Path:
+    return state_dir / "rehearsal" / "cloud"
+
+
 def stop_clouds(state_dir: Path) -> None:
     """End the rehearsal clouds of a state directory; they outlive the server by design."""
     from backends.rehearsal.cloud import launcher
 
-    launcher.stop(state_dir / "rehearsal" / "cloud")
+    launcher.stop(_cloud_of(state_dir))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -196,6 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Terminal(),
         what="rehearsal",
         state_dir=options.state_dir,
+        prepare=lambda folder: set_circumstances(options.target, folder),
         close=stop_clouds,
     )
 

@@ -120,20 +120,14 @@ class Runtime:
         import httpx
 
         first_us = 0.0
-        left = b""
         try:
             async with asyncio.timeout(_STREAM_TIMEOUT_S):
                 async for piece in incoming.aiter_raw():
                     first_us = first_us or (time.perf_counter() - began) * 1e6
-                    left += piece
-                    # What begins an event goes out at once; sometimes its end waits for the next.
-                    cut = (
-                        len(left) - random.choice((0, 0, 0, 1, 7)) if len(left) > 64 else len(left)
-                    )
-                    part, left = left[:cut], left[cut:]
-                    yield payload_part(part)
-            if left:
-                yield payload_part(left)
+                    cut = random.choice((0, 0, 1, 7, 40))
+                    for part in (piece[:cut], piece[cut:]):
+                        if part:
+                            yield payload_part(part)
         except TimeoutError:
             yield stream_failure(
                 "ModelStreamError",
