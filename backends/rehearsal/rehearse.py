@@ -31,6 +31,7 @@ from backends.rehearsal.stages import (
     show_plan,
     until_finished,
     until_ready,
+    until_stopped,
 )
 from backends.rehearsal.terminal import Terminal
 
@@ -180,7 +181,7 @@ class Rehearsal:
         stopped = await end(self.guest, "stop_serving", self.here)
         for item in stopped.get("keeps_billing", []):
             self.show.say(f"goes on billing: {item}")
-        await self.guest.ask("get_status", **self.here)
+        await until_stopped(self.guest, self.here, READY_TIMEOUT_S)
         if self.can("start_serving"):
             started = await self.guest.ask("start_serving", **self.here)
             if started["state"] in BECOMING:

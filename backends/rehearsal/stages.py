@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import shutil
 import time
@@ -15,6 +16,7 @@ from backends.rehearsal.terminal import Terminal
 PROMPT = "In one sentence: what does vLLM do?"
 OPERATION_TIMEOUT_S = 900.0
 
+STOPPING_EVERY_S = 2.0
 BECOMING = frozenset({"creating", "starting", "unknown"})
 """States that end by themselves."""
 
@@ -160,6 +162,19 @@ async def end(guest: Guest, verb: str, here: Json) -> Json:
     for index, step in enumerate(plan["steps"], 1):
         guest.terminal.say(f"step {index}: {step['title']}")
     return await guest.ask(verb, **here, plan_id=plan["plan_id"])
+
+
+async def until_stopped(guest: Guest, here: Json, timeout_s: float) -> None:
+    """Look until what was told to stop has stopped.
+
+    Raises:
+        WalkError: It goes on stopping for longer than `timeout_s` seconds.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (status := await guest.ask("get_status", **here))["state"] == "stopping":
+        if time.monotonic() > deadline:
+            raise WalkError(f"It did not stop: {status['summary']}")
+        await asyncio.sleep(STOPPING_EVERY_S)
 
 
 async def make_sure_it_is_gone(guest: Guest, here: Json) -> None:
