@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, SecretStr
 
@@ -22,11 +23,15 @@ from backends.base import (
     SavesTokens,
     WorkerJob,
 )
+from backends.clouds.hosts.preparing import HostOptions
 from backends.core.answers import Capacity, Changed, LogsAnswer, ModelEntry, TokenSaved
 from backends.core.errors import ConflictError, DevopsError
 from backends.core.plans import Plan, Step
 from backends.gce.looking import GceLooking
-from backends.gce.spec import DestroyOptions, GceSpec, HostOptions, StopOptions
+from backends.gce.spec import DestroyOptions, GceSpec, StopOptions
+
+if TYPE_CHECKING:
+    from backends.knowledge.signatures import Signature
 
 
 class GceT4Backend(
@@ -165,8 +170,7 @@ class GceT4Backend(
         """Make the machine ready to serve, or only look; run in a worker."""
         from backends.gce import bringing
 
-        chosen = HostOptions.model_validate(options.model_dump())
-        return await bringing.prepare(self, name, chosen, job, check_only=check_only)
+        return await bringing.prepare(self, name, options, job, check_only=check_only)
 
     # --------------------------------------------------------------------------------- reading
 
@@ -200,6 +204,13 @@ class GceT4Backend(
             read_by="this server, which hands it to engines that start from now on,",
             next_step=f"plan_deployment(target={self.target!r})",
         )
+
+    @classmethod
+    def failure_signatures(cls) -> Sequence[Signature]:
+        """Compute Engine's and a T4 machine's own ways of failing."""
+        from backends.knowledge.gce_failures import SIGNATURES
+
+        return SIGNATURES
 
     @classmethod
     def instead(cls, tool: str) -> str:

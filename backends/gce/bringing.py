@@ -23,11 +23,12 @@ from backends.gce.placing import Placer, explained, stopped
 from backends.serving.startup_log import Phase
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from backends.base import WorkerJob
     from backends.core.plans import Plan, Step
     from backends.gce.looking import GceLooking
     from backends.gce.machines import Machine
-    from backends.gce.spec import HostOptions
 
 _UP_TIMEOUT_S = 600.0
 _START_TIMEOUT_S = 300.0
@@ -181,31 +182,24 @@ async def _follow(target: GceLooking, machine: Machine, job: WorkerJob) -> None:
 
 
 async def prepare(
-    target: GceLooking, name: str, options: HostOptions, job: WorkerJob, *, check_only: bool
+    target: GceLooking, name: str, options: BaseModel, job: WorkerJob, *, check_only: bool
 ) -> dict[str, Any]:
     """Take the steps of the preparation, or only look; returns what each found or did.
 
     Raises:
-        ConflictError: The machine is off.
+        ConflictError: The machine is off, or there is none yet.
         StepFailedError: A step failed; what the earlier ones changed is named.
     """
+    from backends.clouds.hosts.preparing import prepare_in_worker
+
     machine = await target.ours(name)
     if machine.status != "RUNNING":
         raise ConflictError(
             f"{target.at(name)} does not run ({machine.status}).",
             next_action=target.call("start_serving", name),
         )
-
-    def on_step(number: int, of: int, title: str) -> None:
-        job.progress(number / max(1, of), 1.0, f"preparing ({number} of {of}): {title}")
-
-    job.progress(0.0, 1.0, "preparing: waiting for ssh")
+    job.progress(0.0, 1.0, "waiting for ssh")
     await target.hosting.wait_until_up(machine, timeout_s=_UP_TIMEOUT_S)
-    done = await target.hosting.prepare(
-        machine,
-        on_step,
-        job.should_stop,
-        more=options.model_dump(exclude_unset=True),
-        check_only=check_only,
-    )
-    return {"steps": done.words(), "restarts": done.restarts}
+    settings = target.hosting.settings(machine) | options.model_dump(exclude_unset=True)
+    host = await target.hosting.host(machine)
+    return await prepare_in_worker(host, settings, job, check_only=check_only)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from backends.core.errors import (
@@ -108,9 +108,6 @@ class Hosting:
         machine: Machine,
         on_step: Callable[[int, int, str], None],
         should_stop: Callable[[], bool],
-        *,
-        more: Mapping[str, Any] | None = None,
-        check_only: bool = False,
     ) -> Prepared:
         """Prepare a machine, or go on with that; each step looks before it acts.
 
@@ -118,19 +115,14 @@ class Hosting:
             machine: The machine.
             on_step: Told the step's number, how many there are, and what it does.
             should_stop: Whether somebody asked for an end.
-            more: Settings besides those of the deployment.
-            check_only: Only look.
 
         Raises:
             StepFailedError: A step failed; what the earlier ones changed is named.
             HostUnreachableError: It did not come back.
         """
-        from backends.clouds.hosts.preparing import look, prepare
+        from backends.clouds.hosts.preparing import prepare
 
         host = await self.host(machine)
-        settings = self.settings(machine) | dict(more or {})
-        if check_only:
-            return await look(host, settings)
         names: list[str] = []
 
         def tell(report: dict[str, Any]) -> None:
@@ -143,7 +135,7 @@ class Hosting:
                 step = str(report["step"])
                 on_step(names.index(step) + 1, len(names), step)
 
-        done = await prepare(host, settings, tell, should_stop=should_stop)
+        done = await prepare(host, self.settings(machine), tell, should_stop=should_stop)
         if not should_stop():
             done.raise_if_failed(host.label)
         return done

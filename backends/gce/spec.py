@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from backends.base import DeploySpec, EndOptions
 from backends.core.errors import InvalidInputError
@@ -130,18 +130,6 @@ class DestroyOptions(EndOptions):
     data_disk: bool = Field(
         False, description="Delete the data disk too, with packages and weights."
     )
-
-
-class HostOptions(BaseModel):
-    """Options of prepare_host."""
-
-    model_config = ConfigDict(extra="forbid", defer_build=True)
-
-    upgrade: bool = Field(
-        False, description="Upgrade vLLM where an older one would do; the clamp is put in again."
-    )
-    may_reboot: bool = Field(True, description="Restart the machine where the driver needs it.")
-    fstab: bool = Field(False, description="Mount and swap at every boot by themselves.")
 
 
 def resolved(spec: GceSpec) -> GceSpec:

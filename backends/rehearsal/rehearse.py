@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from backends.base import CanDeploy
+from backends.base import CanDeploy, CanDestroy
 from backends.core.names import TARGETS
 from backends.core.settings import PROJECT_DIR, variable_of
 from backends.core.state import write_json
@@ -95,8 +95,8 @@ class Rehearsal:
         plan = await self._plan()
         show_plan(self.show, plan)
         await self.guest.ask("deploy", **self.here, plan_id=plan["plan_id"])
-        await self._prepare()
         await until_ready(self.guest, self.here, READY_TIMEOUT_S)
+        await self._look_at_host()
 
         self._part("Does it work")
         await look(self.guest, self.here, max_tokens=MAX_TOKENS, deep=True)
@@ -121,6 +121,9 @@ class Rehearsal:
         gone = await end(self.guest, "destroy", self.here)
         for item in gone.get("keeps_billing", []):
             self.show.say(f"goes on billing: {item}")
+        if issubclass(self.cls, CanDestroy) and "data_disk" in self.cls.DestroyOptions.model_fields:
+            self.show.say("Its data disk was kept; it is deleted by its own plan.")
+            await end(self.guest, "destroy", self.here | {"options": {"data_disk": True}})
         await make_sure_it_is_gone(self.guest, self.here)
 
         self.show.heading(f"{self.target} was rehearsed ({', '.join(figures['basis'])})")
@@ -149,12 +152,11 @@ class Rehearsal:
             await until_finished(self.guest, str(staged["operation_id"]), "Staging")
             return await self.guest.ask("plan_deployment", **self.here)
 
-    async def _prepare(self) -> None:
-        """What a host needs before an engine can run on it, where the target has hosts."""
+    async def _look_at_host(self) -> None:
+        """Whether the machine still is what an engine needs, where the target has machines."""
         if self.can("prepare_host"):
-            started = await self.guest.ask("prepare_host", **self.here)
-            if started.get("operation_id"):
-                await until_finished(self.guest, str(started["operation_id"]), "Preparing")
+            started = await self.guest.ask("prepare_host", **self.here, check_only=True)
+            await until_finished(self.guest, str(started["operation_id"]), "Looking")
 
     async def _scale(self) -> None:
         self._part("Scale it")
