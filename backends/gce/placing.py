@@ -45,6 +45,8 @@ _CREATE_TIMEOUT_S = 60.0
 _DELETE_TIMEOUT_S = 180.0
 # After gcloud was cut off, the machine may still be on its way into the API.
 _LOOK_FOR_S = 8.0
+# Two of Google's clocks need not agree to the millisecond on what came first.
+_CLOCKS_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,9 @@ class Placer:
             await self._gone(instance_argv("delete", name, project, zone, *flags))
         for disk_name in (name, *(() if kept else (data_disk(name),))):
             disk = await self._api.disk_or_none(zone, disk_name)
-            if disk is not None and not disk.users and 0 < attempt.since <= disk.created_s:
+            if disk is None or disk.users or not attempt.since:
+                continue
+            if disk.created_s > attempt.since - _CLOCKS_S:
                 await self._gone(delete_disk_argv(disk_name, project, zone))
 
     async def _gone(self, argv: tuple[str, ...]) -> None:

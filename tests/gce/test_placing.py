@@ -6,7 +6,7 @@ gcloud itself is played by a stub that sends what gcloud sends; tests/gce/test_l
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,7 +33,7 @@ from backends.gce.placing import Placer, Refusal
 from backends.gce.spec import GceSpec
 from tests.gce.made import PROJECT, request
 from tests.support.clients import make_app
-from tests.support.cloud import Cloud
+from tests.support.cloud import SPEED, Cloud
 
 ZONES = ("us-west2-b", "us-west2-c", "us-central1-a")
 _ACCOUNT = "424242424242-compute@developer.gserviceaccount.com"
@@ -52,6 +52,7 @@ class SaysGcloud:
     def __init__(self, cloud: GoogleCloud, spec: GceSpec, cut_off: int = 0) -> None:
         self._cloud, self._spec, self.cut_off = cloud, spec, cut_off
         self.said: list[str] = []
+        self.then: Callable[[], None] = lambda: None
 
     async def run(self, argv: Sequence[Argument], **_: Any) -> str:
         """Run one of the three commands."""
@@ -62,6 +63,7 @@ class SaysGcloud:
         place = f"{_API}/zones/{flags['zone']}/{kind}"
         if verb == "create":
             answer = await self._send("POST", place, self._body(name, flags))
+            self.then()
             if self.cut_off > 0:
                 self.cut_off -= 1
                 raise OutcomeUnknownError("gcloud did not finish.")
@@ -231,6 +233,7 @@ async def test_a_create_that_got_no_answer_is_found_by_its_label_and_not_doubled
 async def test_a_machine_of_somebody_else_in_the_way_is_not_touched(ground: Ground) -> None:
     await ground.place()
     ground.spec = request(zones=list(ZONES), max_model_len=4096)
+    ground.gcloud.said.clear()
     with pytest.raises(ConflictError):
         await ground.place()
     assert ground.left()[0] == ["us-west2-b/t4"]
@@ -260,29 +263,17 @@ async def test_a_project_without_any_gpu_is_not_asked_again_in_the_next_zone(
     assert ground.gcloud.said == ["create t4 in us-west2-b"]
 
 
-async def test_a_wish_to_stop_ends_between_looks_and_leaves_nothing(ground: Ground) -> None:
+async def test_a_wish_to_stop_ends_before_the_next_zone_and_between_looks(ground: Ground) -> None:
     ground.stop = True
     with pytest.raises(OperationError, match="was cancelled"):
         await ground.place()
     assert ground.gcloud.said == []
-    ground.cloud.control("POST", "/settings", {"speed": 10})
     ground.stop = False
-    ground.heard.append = lambda _: setattr(ground, "stop", False)  # type: ignore[method-assign]
-    placer = ground.place()
-    ground.gcloud.run = _then_stop(ground)  # type: ignore[method-assign]
-    with pytest.raises(OperationError, match="was cancelled"):
-        await placer
-    ground.cloud.control("POST", "/settings", {"speed": 400})
+    ground.gcloud.then = lambda: setattr(ground, "stop", True)
+    ground.cloud.control("POST", "/settings", {"speed": 20})
+    try:
+        with pytest.raises(OperationError, match="was cancelled"):
+            await ground.place()
+    finally:
+        ground.cloud.control("POST", "/settings", {"speed": SPEED})
     assert ground.left() == ([], [])
-
-
-def _then_stop(ground: Ground) -> Any:
-    run = ground.gcloud.run
-
-    async def wrapped(argv: Sequence[Argument], **more: Any) -> str:
-        answer = await run(argv, **more)
-        ground.stop = True
-        ground.cloud.control("POST", "/settings", {"speed": 400})
-        return answer
-
-    return wrapped

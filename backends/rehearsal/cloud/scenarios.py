@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from backends.rehearsal.cloud.aws.scenarios import AWS_SCENARIOS
 from backends.rehearsal.cloud.catalogue import CPU_QUOTA, GPUS, MEMORY_QUOTA
+from backends.rehearsal.cloud.compute.scenarios import COMPUTE_SCENARIOS
 from backends.rehearsal.cloud.run import pages
 from backends.rehearsal.cloud.scenario import Scenario
 from backends.rehearsal.cloud.tpu.scenarios import TPU_SCENARIOS
@@ -534,5 +535,12 @@ _APIS: dict[str, Scenario] = {
 }
 
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
-    {**_DEPLOYMENT, **_ENDPOINTS, **_APIS, **TPU_SCENARIOS, **AWS_SCENARIOS}
+    {
+        **_DEPLOYMENT,
+        **_ENDPOINTS,
+        **_APIS,
+        **COMPUTE_SCENARIOS,
+        **TPU_SCENARIOS,
+        **AWS_SCENARIOS,
+    }
 )

@@ -127,10 +127,11 @@ class Machines:
             )
         if exceeded is not None:
             return self._compute.at_once("insert", where, error=_over_quota(*exceeded))
-        before = set(self._world.disks)
+        taken, before = now(), set(self._world.disks)
         self._world.instances[f"{zone}/{name}"] = self._made(zone, body)
         fresh = [key.partition("/")[2] for key in self._world.disks if key not in before]
         operation = self._compute.begin("insert", where)
+        operation["insertTime"] = taken
         self._life.bring_up(f"{zone}/{name}", operation, fresh)
         return operation
 
