@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,7 +124,7 @@ def test_a_rule_lets_iap_in_only_if_it_really_does(changes: dict[str, object], o
 
 def test_a_region_has_a_nat_when_one_serves_its_subnets() -> None:
     nat = {"sourceSubnetworkIpRangesToNat": "ALL_SUBNETWORKS_ALL_IP_RANGES"}
-    routers = [
+    routers: list[dict[str, Any]] = [
         {"region": "r/us-west2", "network": "n/default", "nats": [nat]},
         {"region": "r/us-east4", "network": "n/default", "nats": []},
         {"region": "r/us-east1", "network": "n/other", "nats": [nat]},
