@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from backends.core.state import StateDir
     from backends.knowledge.signatures import Signature
     from backends.serving.endpoint import Endpoint
+    from backends.serving.engine.crew import Workforce
     from backends.serving.model_sources import ModelSource
 
 # progress(done, total, message)
@@ -539,6 +540,18 @@ class HasPlatformMetrics(Backend):
     @abc.abstractmethod
     async def platform_metrics(self, name: str, interval_s: float, *, raw: bool) -> MetricsAnswer:
         """What the platform counts of a deployment, saying what that leaves out."""
+
+
+class LoadsBesideEngine(Backend):
+    """Can make load on the machine the engine runs on. Not an ability by itself."""
+
+    @abc.abstractmethod
+    async def load_workers(self, name: str) -> Workforce:
+        """The machine's cores, for `run_benchmark(runner=host)`.
+
+        Raises:
+            NotFoundError: There is no such deployment.
+        """
 
 
 class SavesTokens(Backend):

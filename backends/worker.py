@@ -20,6 +20,7 @@ from typing import Any, cast
 from backends.app import App
 from backends.base import (
     Backend,
+    LoadsBesideEngine,
     PreparesHost,
     ProbesColdStart,
     RunsLater,
@@ -91,6 +92,11 @@ async def benchmark(app: App, job: Job) -> dict[str, Any]:
     benchmark_id = str(job.params["benchmark_id"])
     out_dir = app.state.benchmarks / benchmark_id
     spec = BenchmarkSpec.model_validate(job.params["spec"])
+    engine = None
+    if spec.runner == "host" and isinstance(backend, LoadsBesideEngine):
+        from backends.serving.engine.epoll_engine import EpollEngine
+
+        engine = EpollEngine(workforce=await backend.load_workers(job.name))
 
     def report(progress: BenchmarkProgress) -> None:
         job.progress(progress.fraction, 1.0, progress.message)
@@ -103,6 +109,7 @@ async def benchmark(app: App, job: Job) -> dict[str, Any]:
         report,
         job.should_stop,
         run_id=benchmark_id,
+        engine=engine,
     )
     invalid = list(dict.fromkeys(lv.load_words for lv in run.levels if not lv.valid))
     result: dict[str, Any] = {

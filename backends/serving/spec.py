@@ -140,8 +140,10 @@ class BenchmarkSpec(BaseModel):
     max_usd: float | None = Field(
         None, gt=0.0, description="end once time x usd_per_hour has come to it"
     )
-    runner: Literal["local", "ray"] = Field(
-        "local", description="where the load is made: this machine, or the nodes of a Ray cluster"
+    runner: Literal["local", "ray", "host"] = Field(
+        "local",
+        description="where the load is made: this machine, the nodes of a Ray cluster, or the "
+        "machine the engine runs on",
     )
     ray_address: str = Field(
         "auto", description="of the cluster: auto (this machine's), host:port or ray://host:port"
@@ -273,7 +275,7 @@ class BenchmarkSpec(BaseModel):
                 "mode=knee searches one rate: leave ramp_to out",
             ),
             (
-                self.runner == "local"
+                self.runner != "ray"
                 and (self.ray_address, self.ray_resource, self.ray_nodes) != ("auto", None, None),
                 "ray_address, ray_resource and ray_nodes go with runner=ray",
             ),

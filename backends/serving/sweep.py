@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backends.core.errors import DevopsError, EndpointError
+from backends.core.errors import DevopsError, EndpointError, NotSupportedError
 from backends.core.state import new_id, stamp
 from backends.serving.beside_server import set_beside
 from backends.serving.cells import Cell, at_load, loads, repetitions
@@ -99,6 +99,11 @@ async def run_benchmark(
 def _engine(spec: BenchmarkSpec) -> LoadEngine:
     if spec.runner == "local":
         return EpollEngine()
+    if spec.runner == "host":
+        raise NotSupportedError(
+            "runner=host needs a deployment whose machine we can log in to.",
+            next_action="Leave runner out, or measure a deployment by its target and name.",
+        )
     from backends.serving.engine.ray_crew import RayNodes
 
     return EpollEngine(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from backends.base import LoadsBesideEngine
 from backends.core.answers import (
     BenchmarkAnswer,
     BenchmarkEntry,
@@ -16,7 +17,7 @@ from backends.core.answers import (
     Picture,
     Started,
 )
-from backends.core.errors import InvalidInputError
+from backends.core.errors import InvalidInputError, NotSupportedError
 from backends.core.paging import page
 from backends.core.settings import as_environment
 from backends.core.state import new_id
@@ -74,6 +75,11 @@ async def run_benchmark(
         from backends.serving.engine.ray_crew import check_ray
 
         check_ray()
+    if spec.runner == "host" and not isinstance(backend, LoadsBesideEngine):
+        raise NotSupportedError(
+            f"{target} has no machine that load could be made on.",
+            next_action="Leave runner out to make the load on this machine.",
+        )
     if spec.dataset_path is not None:
         await asyncio.to_thread(_check_dataset, spec)
     # Asked before the worker starts: an endpoint that does not answer is an error of this call.

@@ -8,6 +8,7 @@ second job.
 from __future__ import annotations
 
 import abc
+import asyncio
 import base64
 import hashlib
 import re
@@ -126,6 +127,14 @@ class Host(abc.ABC):
             HostUnreachableError: No connection, or it dropped (`begun`: after the start).
             HostKeyError: The host is not the one it was.
             OutcomeUnknownError: It did not end in time.
+        """
+
+    @abc.abstractmethod
+    async def attach(self, words: Sequence[str]) -> asyncio.subprocess.Process:
+        """Start a command there and talk to it over pipes; it ends when its input closes.
+
+        Raises:
+            HostUnreachableError: There is no way to the host.
         """
 
     @abc.abstractmethod

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -47,6 +49,18 @@ class LocalHost(Host):
         if check and result.exit_code != 0:
             raise failed(self.label, shown(script), result)
         return result
+
+    async def attach(self, words: Sequence[str]) -> asyncio.subprocess.Process:
+        """Start a command here and talk to it; see `Host.attach`."""
+        return await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **self._env},
+            cwd=self._home,
+            start_new_session=True,
+        )
 
     async def forward(self, remote_port: int, *, remote_host: str = "127.0.0.1") -> Tunnel:
         """The port itself: nothing lies between."""

@@ -178,6 +178,20 @@ class SshHost(Host):
             return result
         raise AssertionError("unreachable")
 
+    async def attach(self, words: Sequence[str]) -> asyncio.subprocess.Process:
+        """Start a command over a session of its own; see `Host.attach`."""
+        await self.connect()
+        return await asyncio.create_subprocess_exec(
+            *await self._ssh(),
+            "--",
+            "exec " + quote(*words),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=await self._env(),
+            start_new_session=True,
+        )
+
     async def forward(self, remote_port: int, *, remote_host: str = "127.0.0.1") -> Tunnel:
         """Forward a port over the shared connection; a session of its own keeps that open."""
         await self.connect()
