@@ -18,6 +18,7 @@ from backends.base import (
     FindsCapacity,
     HasLogs,
     HasModels,
+    LoadsBesideEngine,
     PreparesHost,
     RunsLater,
     SavesTokens,
@@ -29,9 +30,11 @@ from backends.core.errors import ConflictError, DevopsError
 from backends.core.plans import Plan, Step
 from backends.gce.looking import GceLooking
 from backends.gce.spec import DestroyOptions, GceSpec, StopOptions
+from backends.knowledge import gce
 
 if TYPE_CHECKING:
     from backends.knowledge.signatures import Signature
+    from backends.serving.engine.crew import Workforce
 
 
 class GceT4Backend(
@@ -46,6 +49,7 @@ class GceT4Backend(
     PreparesHost,
     SavesTokens,
     RunsLater,
+    LoadsBesideEngine,
 ):
     """Compute Engine with one Tesla T4."""
 
@@ -171,6 +175,13 @@ class GceT4Backend(
         from backends.gce import bringing
 
         return await bringing.prepare(self, name, options, job, check_only=check_only)
+
+    async def load_workers(self, name: str) -> Workforce:
+        """The machine's cores, for load that no network is in."""
+        from backends.clouds.hosts.workers import HostWorkers
+
+        machine = await self.ours(name)
+        return HostWorkers(await self.hosting.host(machine), gce.PORT)
 
     # --------------------------------------------------------------------------------- reading
 
