@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 from botocore.exceptions import ConnectionClosedError  # type: ignore[import-untyped]
 
+from backends.core.settings import PROJECT_DIR
+from backends.rehearsal.cloud.aws.scenarios import AWS_SCENARIOS
 from tests.cloud.aws import IMAGE, POLICY, REGION, ROLE, ROLE_NAME, TRUST, Amazon, refused
 from tests.cloud.rehearsal import Rehearsal
 
@@ -377,7 +382,31 @@ def test_requests_are_throttled_refused_cut_and_their_answers_lost(amazon: Amazo
     assert any(fault.startswith("aws-create-answer-lost") for fault in faults)
 
 
+def test_the_documentation_names_every_fault_of_aws() -> None:
+    text = (PROJECT_DIR / "docs" / "REHEARSAL.md").read_text(encoding="utf-8")
+    assert [name for name in AWS_SCENARIOS if f"`{name}`" not in text] == []
+
+
 # ------------------------------------------------------------------------------ the real CLI
+
+
+@pytest.mark.skipif(shutil.which("aws") is None, reason="the aws CLI is not installed")
+def test_a_shell_is_brought_into_a_cloud_that_runs(amazon: Amazon) -> None:
+    folder = amazon.cloud.running.state_dir
+    script = (
+        f'eval "$({sys.executable} -m backends.rehearsal.cloud --state-dir "{folder}" --env)"\n'
+        'aws sts get-caller-identity --query Account --output text; echo "$AWS_PROFILE"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env=dict(os.environ) | {"AWS_PROFILE": "of-the-real-world"},
+        cwd=PROJECT_DIR,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split() == ["123456789012"], done.stderr
 
 
 @pytest.mark.skipif(shutil.which("aws") is None, reason="the aws CLI is not installed")
