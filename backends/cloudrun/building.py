@@ -20,12 +20,29 @@ _BUILD_TIMEOUT_S = 7200
 _MIN_BUILD_DISK_GB = 100
 _MAX_BUILD_DISK_GB = 2000
 
-# Runs in the build with the model's id and the token in its environment, never in its text.
-_DOWNLOAD = (
-    "import os; from huggingface_hub import snapshot_download; "
-    "snapshot_download(repo_id=os.environ['MODEL'], local_dir='/workspace/model', "
-    "token=os.environ.get('HF_TOKEN') or None)"
-)
+# Runs in the build with the model's id and the token in its environment, never in its text. It is
+# given to the shell between double quotes, so it has none, and nothing that a shell or Cloud Build
+# would take for a variable. Every folder it writes to is looked at first: a build that fills its
+# disk has run, and been paid for, for nothing. The caches go to that disk too, for /tmp may be
+# memory.
+_DOWNLOAD = """
+import os, shutil
+from huggingface_hub import HfApi, snapshot_download
+model, token = os.environ['MODEL'], os.environ.get('HF_TOKEN') or None
+files = HfApi(token=token).model_info(model, files_metadata=True).siblings
+need = sum(file.size or 0 for file in files)
+for path in (os.environ['STAGE'], os.environ['HF_HOME'], os.environ['TMPDIR']):
+    os.makedirs(path, exist_ok=True)
+    free = shutil.disk_usage(path).free
+    wanted = need if path == os.environ['STAGE'] else 10**9
+    print(f'{path}: {free / 1e9:.1f} GB free, {wanted / 1e9:.1f} GB needed', flush=True)
+    if free < wanted:
+        raise SystemExit(f'No space left on device: {path} has {free / 1e9:.1f} GB free, '
+                         f'{model} needs {wanted / 1e9:.1f} GB there. Nothing was downloaded.')
+snapshot_download(repo_id=model, local_dir=os.environ['STAGE'], token=token)
+"""
+_STAGE = "/workspace/model"
+_SCRIPT = f'pip install -q huggingface_hub && python -c "{_DOWNLOAD}"'
 
 
 def build_config(transfer: Transfer) -> dict[str, Any]:
@@ -34,8 +51,14 @@ def build_config(transfer: Transfer) -> dict[str, Any]:
         "id": "download",
         "name": "python:3.11-slim",
         "entrypoint": "bash",
-        "env": [f"MODEL={transfer.model}", "HF_HUB_DISABLE_TELEMETRY=1"],
-        "args": ["-c", f'pip install -q huggingface_hub && python -c "{_DOWNLOAD}"'],
+        "env": [
+            f"MODEL={transfer.model}",
+            f"STAGE={_STAGE}",
+            "HF_HOME=/workspace/cache",
+            "TMPDIR=/workspace/tmp",
+            "HF_HUB_DISABLE_TELEMETRY=1",
+        ],
+        "args": ["-c", _SCRIPT],
     }
     config: dict[str, Any] = {
         "steps": [
@@ -45,7 +68,7 @@ def build_config(transfer: Transfer) -> dict[str, Any]:
                 "name": "gcr.io/google.com/cloudsdktool/google-cloud-cli:slim",
                 "entrypoint": "gcloud",
                 "args": [
-                    *("storage", "rsync", "/workspace/model", transfer.uri),
+                    *("storage", "rsync", _STAGE, transfer.uri),
                     *("--recursive", f"--exclude={EXCLUDE}"),
                 ],
             },

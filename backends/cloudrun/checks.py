@@ -17,7 +17,11 @@ from backends.core.errors import (
     NotManagedError,
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
-from backends.knowledge.cloudrun import CloudRunProfile
+from backends.knowledge.checkpoints import find_checkpoint
+from backends.knowledge.cloudrun import GIB, CloudRunProfile
+from backends.knowledge.facts import assumed
+
+_ENGINE_GIB = assumed(8.0, "host memory of a vLLM that loads; no figure is published").value
 
 if TYPE_CHECKING:
     from backends.cloudrun.looking import CloudRunLooking
@@ -111,6 +115,7 @@ def check_weights(target: CloudRunLooking, spec: CloudRunSpec, world: World) -> 
                 "Face token.",
                 next_action=f"save_hf_token(target={target.target!r})",
             )
+        check_room(spec)
         return [
             "Each start downloads the weights from Hugging Face, over addresses that many share "
             "(429, slow): stage_model and source=bucket start sooner."
@@ -139,6 +144,27 @@ def check_weights(target: CloudRunLooking, spec: CloudRunSpec, world: World) -> 
             next_action=f"list_models(target={target.target!r}) shows what is in the bucket.",
         )
     return []
+
+
+def check_room(spec: CloudRunSpec) -> None:
+    """Refuse a download that the instance has no room for: its file system is its memory.
+
+    Raises:
+        InvalidInputError: The files, and what the engine takes beside them, are larger.
+    """
+    try:
+        files_gib = find_checkpoint(str(spec.model)).disk_gb.value * 1e9 / GIB
+    except NotFoundError:
+        return
+    need = files_gib + _ENGINE_GIB
+    if need > float(spec.memory_gib or 0):
+        raise InvalidInputError(
+            "options.memory_gib",
+            f"{spec.memory_gib} GiB have no room for {files_gib:.1f} GiB of files from Hugging "
+            f"Face: a container's file system is its memory, and the engine takes about "
+            f"{_ENGINE_GIB:g} GiB beside them.",
+            allowed=f"{need:.0f} and more, or source=bucket after stage_model",
+        )
 
 
 def habits(spec: CloudRunSpec, profile: CloudRunProfile, world: World) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import shutil
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -24,7 +25,7 @@ from backends.core.errors import (
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.state import stamp
-from backends.knowledge.cloudrun import CloudRunProfile, usd_per_instance_hour
+from backends.knowledge.cloudrun import CloudRunProfile, rates_of, usd_per_instance_hour
 
 if TYPE_CHECKING:
     from backends.cloudrun.logs import LogReader, Sight
@@ -48,17 +49,23 @@ class CloudRunLooking(Backend):
 
     Attributes:
         profile: The GPU and its reference deployment.
+        timed: The same with the times of a start as they are to be expected here: in a rehearsal
+            they are shorter.
     """
 
     profile: ClassVar[CloudRunProfile]
 
     def __init__(self, services: Services) -> None:
+        from backends.cloudrun.instances import InstanceCounter
         from backends.cloudrun.services import RunApi
         from backends.clouds.google import GoogleCloud
 
         super().__init__(services)
         self.cloud = GoogleCloud(services)
         self.api = RunApi(self.cloud)
+        speed = services.settings.rehearsal_speed if services.settings.rehearsal else 1.0
+        self.timed = replace(self.profile, reference=self.profile.reference.faster(speed))
+        self.counter = InstanceCounter(self.cloud)
         self._log_reader: LogReader | None = None
         self._regions: dict[str, str] = {}
 
@@ -262,18 +269,20 @@ class CloudRunLooking(Backend):
         self, region: str, cpu: float, memory_gib: float, zonal: bool, count: int = 1
     ) -> Price:
         """The price of `count` instances of a size, by its parts."""
-        profile = self.profile
-        rate = usd_per_instance_hour(profile, region, cpu, memory_gib, zonal=zonal)
-        gpu = profile.zonal_gpu_usd_per_s if zonal else profile.gpu_usd_per_s
-        if rate is None or gpu is None:
-            return Price(basis=f"no list price of {profile.gpu_type} in {region} is in our tables")
+        rates = rates_of(self.profile, region, zonal=zonal)
+        if rates is None:
+            gpu = self.profile.gpu_type
+            return Price(basis=f"no list price of {gpu} in {region} is in our tables")
         many = f", times {count}" if count > 1 else ""
+        gpu_hour, cpu_hour, gib_hour = (
+            item.value * 3600 for item in (rates.gpu, rates.cpu, rates.memory)
+        )
         return Price(
-            usd_per_hour=round(rate * count, 4),
-            basis=f"while instances exist: GPU {gpu.value * 3600:.4g} + {cpu:g} vCPU x 0.0648 + "
-            f"{memory_gib:g} GiB x 0.0072 USD/h{many}; 0 when scaled to zero",
-            source=gpu.source,
-            as_of=gpu.date,
+            usd_per_hour=round(rates.usd_per_hour(cpu, memory_gib) * count, 4),
+            basis=f"while instances exist: GPU {gpu_hour:.4g} + {cpu:g} vCPU x {cpu_hour:.4g} + "
+            f"{memory_gib:g} GiB x {gib_hour:.4g} USD/h{many}; 0 when scaled to zero",
+            source=rates.gpu.source,
+            as_of=rates.gpu.date,
         )
 
     def rate_now(self, service: RunService, judged: Judgement) -> float | None:
@@ -283,7 +292,8 @@ class CloudRunLooking(Backend):
         rate = usd_per_instance_hour(
             self.profile, service.region, service.cpu, service.memory_gib, zonal=service.zonal
         )
-        return None if rate is None else round(rate * max(1, service.warm_instances), 4)
+        count = max(1, service.warm_instances, judged.instances or 0)
+        return None if rate is None else round(rate * count, 4)
 
     async def doctor(self) -> list[Check]:
         """gcloud, the login, the project and its APIs; each with the fix."""
@@ -329,9 +339,14 @@ class CloudRunLooking(Backend):
         return sight
 
     async def _judge(self, service: RunService) -> Judgement:
-        from backends.cloudrun.state import judge
+        from backends.cloudrun.state import counts, judge
 
-        return judge(self.profile, service, await self.sight(service), time.time())
+        sight = await self.sight(service)
+        now = time.time()
+        counted = None
+        if counts(service, sight, now):
+            counted = await self.counter.count(service.region, service.name)
+        return judge(self.timed, service, sight, now, counted)
 
     def _status(self, service: RunService, judged: Judgement) -> Status:
         serving = service.serving
@@ -403,6 +418,7 @@ class CloudRunLooking(Backend):
     async def _ask_engine(self, service: RunService, answer: Status) -> None:
         """Ask the engine itself, and let what it says count more than what Cloud Run says."""
         from backends.cloudrun.health import read_health
+        from backends.cloudrun.state import why_not_ready
 
         try:
             said = await read_health(await self.endpoint_at(service, service.url))
@@ -425,6 +441,13 @@ class CloudRunLooking(Backend):
                 f"{said.detail}."
             )
             answer.next_steps = [self.call("wait_until_ready", service.name)]
+            waited_s = time.time() - (service.updated_at or service.created_at)
+            trouble = why_not_ready(
+                self.timed, service, await self.sight(service), str(said.phase), waited_s
+            )
+            if trouble is not None:
+                answer.error, answer.error_cause, fix = trouble
+                answer.next_steps += [fix, self.call("get_logs", service.name)]
 
     def at(self, name: str) -> str:
         """A deployment in words."""

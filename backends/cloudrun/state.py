@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from backends.cloudrun.instances import LAG_S, Counted
 from backends.cloudrun.logs import Sight
 from backends.cloudrun.services import RunService
 from backends.core.answers import Phase as PhaseView
@@ -40,6 +41,7 @@ class Judgement:
         cause: The likely reason.
         fix: What mends it.
         warnings: What else should be known.
+        instances: How many are up, where that was counted.
     """
 
     state: State
@@ -52,6 +54,7 @@ class Judgement:
     cause: str | None = None
     fix: str | None = None
     warnings: tuple[str, ...] = ()
+    instances: int | None = None
 
 
 def expected_of(profile: CloudRunProfile) -> dict[str, float]:
@@ -63,7 +66,27 @@ def expected_of(profile: CloudRunProfile) -> dict[str, float]:
     return expected
 
 
-def judge(profile: CloudRunProfile, service: RunService, sight: Sight, now_s: float) -> Judgement:
+def counts(service: RunService, sight: Sight, now_s: float) -> bool:
+    """Whether only a count of its instances tells how a service is: its logs are old or unknown."""
+    settled = service.ready and not service.reconciling and bool(service.ready_revision)
+    if not settled or service.created_revision != service.ready_revision:
+        return False
+    if service.manual == 0 or service.warm_instances > 0:
+        return False
+    if sight.problem:
+        return True
+    if sight.gone or not sight.last_at:
+        return service.max_instances > 1
+    return now_s - sight.last_at > LAG_S
+
+
+def judge(
+    profile: CloudRunProfile,
+    service: RunService,
+    sight: Sight,
+    now_s: float,
+    counted: Counted | None = None,
+) -> Judgement:
     """The state of a service.
 
     Args:
@@ -71,6 +94,7 @@ def judge(profile: CloudRunProfile, service: RunService, sight: Sight, now_s: fl
         service: What Cloud Run says.
         sight: What the logs say of the newest instance of its newest revision.
         now_s: Unix seconds.
+        counted: Its instances as Cloud Monitoring counts them; None: not asked.
     """
     if service.manual == 0:
         return Judgement(
@@ -87,21 +111,22 @@ def judge(profile: CloudRunProfile, service: RunService, sight: Sight, now_s: fl
         return _starting(profile, service, sight, now_s)
     if service.warm_instances > 0:
         return Judgement("ready", f"keeps {service.warm_instances} instances up")
-    return _asleep_or_awake(profile, service, sight, now_s)
+    return _asleep_or_awake(profile, service, sight, now_s, counted)
 
 
 def _asleep_or_awake(
-    profile: CloudRunProfile, service: RunService, sight: Sight, now_s: float
+    profile: CloudRunProfile,
+    service: RunService,
+    sight: Sight,
+    now_s: float,
+    counted: Counted | None,
 ) -> Judgement:
-    usual = sum(expected_of(profile).values())
-    if sight.problem:
-        return Judgement(
-            "ready",
-            "can serve; whether an instance is up cannot be told, for its logs cannot be read",
-            warnings=(f"Logs: {sight.problem}",),
-        )
-    silent_s = now_s - sight.last_at
-    if sight.progress.phase is Phase.FAILED and not sight.gone:
+    """Of a service that can serve and keeps no instance warm: whether one is up."""
+    problems = [f"Logs: {sight.problem}"] if sight.problem else []
+    if counted is not None and counted.problem:
+        problems.append(f"Instances: {counted.problem}")
+    warnings = tuple(problems)
+    if sight.progress.phase is Phase.FAILED and not sight.gone and not sight.problem:
         failure = sight.progress.failure
         return Judgement(
             "degraded",
@@ -110,16 +135,44 @@ def _asleep_or_awake(
             cause=failure.cause if failure else None,
             fix=failure.next_action if failure else None,
         )
-    if not sight.last_at or sight.gone or silent_s > IDLE_S.value:
-        return Judgement(
-            "scaled_to_zero",
-            f"is scaled to zero: it costs nothing now, and the next request wakes it, which takes "
-            f"about {usual:.0f} s",
-            expected_s=usual,
-        )
-    if not sight.progress.settled and sight.progress.phases:
+    number = counted.number if counted is not None else None
+    if number == 0:
+        return _asleep(profile, " (Cloud Monitoring counts no instance)", warnings, 0)
+    loading = not sight.progress.settled and bool(sight.progress.phases)
+    silent_s = now_s - sight.last_at
+    if number is None and not sight.problem:
+        if not sight.last_at or sight.gone:
+            return _asleep(profile, "", warnings)
+        if silent_s > IDLE_S.value:
+            alone = f". That is judged by its logs alone, silent for {silent_s / 60:.0f} minutes"
+            return _asleep(profile, alone, warnings)
+    if loading and not sight.gone and not sight.problem:
         return _starting(profile, service, sight, now_s, woken=True)
-    return Judgement("ready", f"has an instance up, last heard of {silent_s:.0f} s ago")
+    if counted is not None and number is not None:
+        ago = max(0.0, now_s - counted.at)
+        words = f"has {number} instances up, by Cloud Monitoring {ago:.0f} s ago"
+    elif sight.problem:
+        words = (
+            "can serve; whether an instance is up cannot be told, for neither its logs nor its "
+            "instance count can be read"
+        )
+    else:
+        words = f"has an instance up, last heard of {silent_s:.0f} s ago"
+    return Judgement("ready", words, warnings=warnings, instances=number)
+
+
+def _asleep(
+    profile: CloudRunProfile, how: str, warnings: tuple[str, ...], instances: int | None = None
+) -> Judgement:
+    usual = sum(expected_of(profile).values())
+    return Judgement(
+        "scaled_to_zero",
+        f"is scaled to zero: it costs nothing now, and the next request wakes it, which takes "
+        f"about {usual:.0f} s{how}",
+        expected_s=usual,
+        warnings=warnings,
+        instances=instances,
+    )
 
 
 def _starting(
@@ -188,6 +241,33 @@ def _starting(
         fix=found.explained(profile.target, service.name)[1] if found else None,
         warnings=warnings,
     )
+
+
+def why_not_ready(
+    profile: CloudRunProfile, service: RunService, sight: Sight, phase: str, waited_s: float
+) -> tuple[str, str, str] | None:
+    """Why a container that answers has no model yet, where that is no mere matter of time.
+
+    Args:
+        profile: What is usual.
+        service: The service.
+        sight: What the logs say of its instance.
+        phase: The image's own phase.
+        waited_s: Seconds since the revision was made.
+
+    Returns:
+        Evidence, cause and what mends it; None while it may just be loading.
+    """
+    usual = sum(expected_of(profile).values())
+    lines = "\n".join(sight.progress.last_lines)
+    texts = [sight.progress.notice, sight.trouble, lines]
+    if waited_s > 2 * usual:
+        texts.append(f"/health: {phase} stuck for {waited_s:.0f} s; a start takes {usual:.0f} s")
+    for text in texts:
+        found = signature_of(text)
+        if found is not None:
+            return text, *found.explained(profile.target, service.name)
+    return None
 
 
 def _failed(profile: CloudRunProfile, service: RunService, sight: Sight) -> Judgement:

@@ -25,14 +25,45 @@ CPU_QUOTA = "CpuAllocPerProjectRegion"
 MEMORY_QUOTA = "MemAllocPerProjectRegion"
 """Total memory of all instances that could run, in bytes. New projects: 42949672960 (40 GiB)."""
 
-CPU_USD_PER_S = published(0.000018, _PRICES)
-MEMORY_USD_PER_GIB_S = published(0.000002, _PRICES)
-BUCKET_USD_PER_GIB_MONTH = published(0.020, "Cloud Storage pricing page, standard, us regions")
-
-TIER_1 = frozenset(
-    {"asia-south1", "europe-west1", "europe-west4", "us-central1", "us-east4", "asia-east1"}
+# One reader's export of Google's price list (asia-south2), and another's reading of the Cloud
+# Billing Catalog (asia-southeast1, in INR): the second's amounts stand to each other as these do.
+_PRICES_2 = "Cloud Billing price list, asia-south2, instance-based billing, tier 2"
+_PRICES_2_GPU = (
+    "Cloud Billing Catalog, asia-southeast1 in INR, in proportion to the vCPU's price there: 1.2 "
+    "times tier 1"
 )
-"""Regions whose prices are those above; the others' rates are not in these tables."""
+
+
+@dataclass(frozen=True)
+class Tier:
+    """What regions of one price tier charge for CPU and memory.
+
+    Args:
+        regions: Which they are.
+        cpu_usd_per_s: One vCPU.
+        memory_usd_per_gib_s: One GiB.
+    """
+
+    regions: frozenset[str]
+    cpu_usd_per_s: Fact
+    memory_usd_per_gib_s: Fact
+
+
+TIERS: tuple[Tier, ...] = (
+    Tier(
+        frozenset({"asia-east1", "europe-west1", "europe-west4", "us-central1", "us-east4"}),
+        published(0.000018, _PRICES),
+        published(0.000002, _PRICES),
+    ),
+    Tier(
+        frozenset({"asia-south1", "asia-south2", "asia-southeast1"}),
+        published(0.0000216, _PRICES_2, "2026-08-19"),
+        published(0.0000024, _PRICES_2, "2026-08-19"),
+    ),
+)
+"""Tiers 1 and 2, as far as they sell GPUs; which is which is in the locations documentation."""
+
+BUCKET_USD_PER_GIB_MONTH = published(0.020, "Cloud Storage pricing page, standard, us regions")
 
 IDLE_S = assumed(900.0, "Cloud Run keeps an idle instance for up to 15 minutes (documentation)")
 """How long an instance without requests may go on, and be paid for."""
@@ -115,8 +146,8 @@ class CloudRunProfile:
         pairs: vCPUs, least and most GiB that go with them.
         cpu: Its vCPUs.
         memory_gib: Its memory.
-        gpu_usd_per_s: List price of the GPU without zonal redundancy.
-        zonal_gpu_usd_per_s: With it, where known.
+        gpu_usd_per_s: List price of the GPU without zonal redundancy, by tier; those known.
+        zonal_gpu_usd_per_s: With it; the same.
         image: Its image, pinned.
         port: What vLLM listens on.
         probe: Its startup probe.
@@ -143,8 +174,8 @@ class CloudRunProfile:
     pairs: tuple[tuple[int, int, int], ...]
     cpu: int
     memory_gib: int
-    gpu_usd_per_s: Fact
-    zonal_gpu_usd_per_s: Fact | None
+    gpu_usd_per_s: tuple[Fact, ...]
+    zonal_gpu_usd_per_s: tuple[Fact, ...]
     image: str
     port: int
     probe: Probe
@@ -195,8 +226,14 @@ L4 = CloudRunProfile(
     pairs=((4, 16, 16), (6, 16, 24), (8, 16, 32)),
     cpu=8,
     memory_gib=32,
-    gpu_usd_per_s=published(0.0001867, _PRICES),
-    zonal_gpu_usd_per_s=published(0.0002909, _PRICES),
+    gpu_usd_per_s=(
+        published(0.0001867, _PRICES),
+        derived(0.0001867 * 1.2, _PRICES_2_GPU, "2026-08-01"),
+    ),
+    zonal_gpu_usd_per_s=(
+        published(0.0002909, _PRICES),
+        derived(0.0002909 * 1.2, _PRICES_2_GPU, "2026-08-01"),
+    ),
     # A -cu129 build: Cloud Run's L4 fleet has driver 535, and others need a newer one.
     image="vllm/vllm-openai:v0.26.0-cu129",
     port=8000,
@@ -239,8 +276,8 @@ RTX6000 = CloudRunProfile(
     pairs=tuple((cpu, 80, 176) for cpu in range(20, 46, 2)),
     cpu=20,
     memory_gib=80,
-    gpu_usd_per_s=derived(2.20 / 3600, f"{_DGEM}: about 2.20 USD an hour"),
-    zonal_gpu_usd_per_s=None,
+    gpu_usd_per_s=(derived(2.20 / 3600, f"{_DGEM}: about 2.20 USD an hour"),),
+    zonal_gpu_usd_per_s=(),
     image="vllm/vllm-openai:v0.26.0-cu129",
     port=8080,
     probe=Probe("/health", 10, 5, 4, 120),
@@ -264,6 +301,41 @@ RTX6000 = CloudRunProfile(
 PROFILES: Mapping[str, CloudRunProfile] = MappingProxyType({p.target: p for p in (L4, RTX6000)})
 
 
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What one region charges for the parts of an instance, in USD.
+
+    Args:
+        gpu: One GPU, a second.
+        cpu: One vCPU, a second.
+        memory: One GiB, a second.
+    """
+
+    gpu: Fact
+    cpu: Fact
+    memory: Fact
+
+    def usd_per_hour(self, cpu: float, memory_gib: float) -> float:
+        """What an instance of a size costs per hour while it exists."""
+        rate = self.gpu.value + cpu * self.cpu.value + memory_gib * self.memory.value
+        return round(rate * 3600, 4)
+
+
+def rates_of(profile: CloudRunProfile, region: str, *, zonal: bool = False) -> Rates | None:
+    """The list prices of a region; None where one of them is not known.
+
+    Args:
+        profile: Which GPU.
+        region: Where.
+        zonal: With zonal redundancy.
+    """
+    gpus = profile.zonal_gpu_usd_per_s if zonal else profile.gpu_usd_per_s
+    for tier, gpu in zip(TIERS, gpus, strict=False):
+        if region in tier.regions:
+            return Rates(gpu, tier.cpu_usd_per_s, tier.memory_usd_per_gib_s)
+    return None
+
+
 def usd_per_instance_hour(
     profile: CloudRunProfile, region: str, cpu: float, memory_gib: float, *, zonal: bool = False
 ) -> float | None:
@@ -276,8 +348,5 @@ def usd_per_instance_hour(
         memory_gib: Memory.
         zonal: With zonal redundancy.
     """
-    gpu = profile.zonal_gpu_usd_per_s if zonal else profile.gpu_usd_per_s
-    if region not in TIER_1 or gpu is None:
-        return None
-    rate = gpu.value + cpu * CPU_USD_PER_S.value + memory_gib * MEMORY_USD_PER_GIB_S.value
-    return round(rate * 3600, 4)
+    rates = rates_of(profile, region, zonal=zonal)
+    return None if rates is None else rates.usd_per_hour(cpu, memory_gib)

@@ -79,8 +79,8 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     signature(
         "bucket_access",
-        r"staging_tmpfs.*stuck|gcsfuse.*(?:403|permission)|storage\.objects\.(?:get|list) "
-        r"(?:access|denied)|does not have storage\.\w+\.\w+ access",
+        r"(?:staging_tmpfs|mounting_gcs).*stuck|gcsfuse.*(?:403|permission)"
+        r"|storage\.objects\.(?:get|list) (?:access|denied)|does not have storage\.\w+\.\w+ access",
         "The service's account may not read the bucket.",
         "Deploy again with this server, which grants roles/storage.objectViewer on the bucket.",
     ),

@@ -7,7 +7,7 @@ cost figures start from it. List prices; what an account really pays may differ.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from backends.core.errors import NotFoundError
@@ -67,6 +67,16 @@ class TargetProfile:
     def startup_s(self) -> float:
         """Seconds from request to readiness of the reference deployment."""
         return sum(phase.seconds.value for phase in self.startup)
+
+    def faster(self, speed: float) -> TargetProfile:
+        """The same with a start that takes so many times less, as in a rehearsal."""
+        return replace(
+            self,
+            startup=tuple(
+                replace(phase, seconds=replace(phase.seconds, value=phase.seconds.value / speed))
+                for phase in self.startup
+            ),
+        )
 
 
 def _phases(*phases: tuple[str, Fact]) -> tuple[StartupPhase, ...]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from pathlib import Path
 from typing import Any
 
+from tests.cloudrun.conftest import Cloud
 from tests.support.clients import Caller
 from tests.support.reply import Reply
 
+GOLDEN = Path(__file__).parent / "golden"
 L4 = "cloudrun-l4"
 RTX = "cloudrun-rtx6000"
 
@@ -41,6 +45,53 @@ async def deploy(
     if planned.is_error:
         return planned
     return await caller.tool("deploy", target=target, name=name, plan_id=planned.plan_id)
+
+
+def given(
+    cloud: Cloud,
+    name: str = "gemma4",
+    region: str = "us-east4",
+    *,
+    label: bool = True,
+    **env: str,
+) -> None:
+    """A service that was deployed by us, or by somebody: made as gcloud makes it, without gcloud.
+
+    Its body is the recorded one of the reference deployment. Where a deployment is not what a test
+    is about, this saves two seconds of a processor.
+
+    Args:
+        cloud: Where.
+        name: The service.
+        region: Where in it.
+        label: Whether it carries our label.
+        env: Variables of its container.
+    """
+    body = json.loads((GOLDEN / "body-l4.json").read_text(encoding="utf-8"))
+    body["metadata"]["name"] = name
+    body["spec"]["template"]["spec"]["serviceAccountName"] = ACCOUNT
+    if env:
+        _set_env(body, env)
+    if not label:
+        body["metadata"]["labels"] = {}
+    path = f"/apis/serving.knative.dev/v1/namespaces/{cloud.running.project}/services"
+    cloud.google("POST", f"https://{region}-run.googleapis.com{path}", body)
+
+
+def renew(cloud: Cloud, name: str = "gemma4", region: str = "us-east4", **env: str) -> None:
+    """A new revision of a service, with these variables, without gcloud."""
+    path = f"/apis/serving.knative.dev/v1/namespaces/{cloud.running.project}/services/{name}"
+    url = f"https://{region}-run.googleapis.com{path}"
+    body = cloud.google("GET", url)
+    _set_env(body, env)
+    if image := env.get("IMAGE"):
+        body["spec"]["template"]["spec"]["containers"][0]["image"] = image
+    cloud.google("PUT", url, body)
+
+
+def _set_env(body: dict[str, Any], env: dict[str, str]) -> None:
+    container = body["spec"]["template"]["spec"]["containers"][0]
+    container["env"] = [{"name": key, "value": value} for key, value in env.items()]
 
 
 async def destroy(caller: Caller, target: str = L4, name: str = "gemma4") -> Reply:

@@ -36,6 +36,6 @@ def cloud(running_cloud: Cloud) -> Iterator[Cloud]:
 @pytest.fixture
 async def caller(cloud: Cloud) -> AsyncIterator[Caller]:
     """A client of a server that rehearses in that cloud."""
-    app = make_app(cloud.state_dir, rehearsal=True, targets=TARGETS)
+    app = make_app(cloud.state_dir, rehearsal=True, rehearsal_speed=SPEED, targets=TARGETS)
     async with connected(app) as connection:
         yield connection

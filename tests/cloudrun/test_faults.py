@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from backends.cloudrun import running
-from backends.clouds import gcloud as gcloud_module
-from tests.cloudrun.acting import L4, RTX, deploy, settled, until
+from tests.cloudrun.acting import L4, RTX, deploy, given, renew, settled, until
 from tests.cloudrun.conftest import TARGETS, Cloud
 from tests.support.clients import Caller, connected, make_app
 
@@ -186,23 +186,51 @@ _STARTS = {
     "cuda-compatibility": "CUDA compatibility libraries",
     "gpu-kernel-mismatch": "compiled kernels belong to another vLLM",
     "host-out-of-memory": "host's memory is full",
+    "container-disk-full": "file system is memory",
+    "no-nat": "no way to Hugging Face",
+    "hf-rate-limited": "Hugging Face limits requests",
 }
 
 
 async def test_every_failed_start_is_explained_by_its_own_words(
     cloud: Cloud, caller: Caller
 ) -> None:
-    await deploy(caller)
+    given(cloud)
     assert (await settled(caller))["state"] == "ready"
-    for number, (scenario, cause) in enumerate(_STARTS.items()):
+    for scenario, cause in _STARTS.items():
         cloud.fault(scenario)
-        done = await deploy(caller, env=[f"TRY={number}"])
-        assert not done.is_error, done.text
+        renew(cloud, TRY=scenario)
         status = await until(caller, "degraded")
         assert cause in status["error_cause"], (scenario, status)
         assert status["next_steps"][0], scenario
         assert "goes on serving" in status["summary"]
         cloud.mend()
+    renew(cloud, IMAGE="us-east4-docker.pkg.dev/vllm-rehearsal/vllm/none:v1")
+    status = await until(caller, "degraded")
+    assert "not found" in status["error"]
+    assert "no image of that name" in status["error_cause"]
+    assert "options.image" in status["next_steps"][0]
+
+
+@pytest.mark.parametrize("scenario", ["staging-stuck", "staging-denied"])
+async def test_an_image_that_stays_in_its_staging_phase_is_told_by_its_bucket(
+    cloud: Cloud, caller: Caller, scenario: str
+) -> None:
+    denied = "googleapi: Error 403: a@b does not have storage.objects.list access to the bucket"
+    if scenario == "staging-denied":
+        cloud.fault(kind="start", lines=[denied], hang=True)
+    else:
+        cloud.fault(scenario)
+    given(cloud, COPY_TO_SHM="1")
+    deadline = time.monotonic() + 20
+    while True:
+        status = (await caller.tool("get_status", target=L4, detail=True)).ok
+        if "error_cause" in status or time.monotonic() > deadline:
+            break
+    assert status["phase"] in {"mounting_gcs", "staging_tmpfs"}, status
+    assert "account may not read the bucket" in status["error_cause"]
+    assert any("roles/storage.objectViewer" in step for step in status["next_steps"])
+    assert status["state"] == "starting"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +241,7 @@ async def test_a_start_that_waits_says_what_for(
     cloud: Cloud, caller: Caller, scenario: str, cause: str
 ) -> None:
     cloud.fault(scenario)
-    await deploy(caller)
+    given(cloud)
     status = (await caller.tool("get_status", target=L4)).ok
     while "error_cause" not in status:
         assert status["state"] in {"starting", "failed"}, status
@@ -234,7 +262,7 @@ _REFUSALS = {
 
 
 async def test_every_refusal_of_the_front_door_is_explained(cloud: Cloud, caller: Caller) -> None:
-    await deploy(caller)
+    given(cloud)
     await settled(caller)
     for scenario, (code, cause) in _REFUSALS.items():
         cloud.fault(scenario)
@@ -252,6 +280,11 @@ async def test_every_refusal_of_the_front_door_is_explained(cloud: Cloud, caller
     cloud.fault("logging-429")
     status = (await caller.tool("get_status", target=L4)).ok
     assert status["state"] in {"ready", "scaled_to_zero"}
+    app = make_app(cloud.state_dir, rehearsal=True, targets=TARGETS)
+    async with connected(app) as other:  # one that has read no logs yet
+        status = (await other.tool("get_status", target=L4)).ok
+        assert "1 instances up, by Cloud Monitoring" in status["summary"]
+        assert any("rate_limited" in text or "Logs" in text for text in status["warnings"])
     assert (await caller.tool("query_model", target=L4, prompt="Hello", max_tokens=4)).ok
 
 
@@ -261,16 +294,8 @@ async def test_every_refusal_of_the_front_door_is_explained(cloud: Cloud, caller
 async def test_a_service_that_is_not_ours_is_seen_and_never_changed(
     cloud: Cloud, caller: Caller
 ) -> None:
-    await deploy(caller)
+    given(cloud, label=False)
     app = make_app(cloud.state_dir, rehearsal=True, targets=TARGETS)
-    backend = app.backends.get(L4)
-    await backend.cloud.gcloud.run(  # type: ignore[attr-defined]
-        [
-            *("gcloud", "run", "services", "update", "gemma4", "--region=us-east4", "--async"),
-            *("--remove-labels=managed-by", "--quiet"),
-        ],
-        timeout_s=gcloud_module.WRITE_TIMEOUT_S,
-    )
     async with connected(app) as other:
         listed = (await other.tool("list_deployments", target=L4)).ok
         assert [item["managed"] for item in listed["items"]] == [False]

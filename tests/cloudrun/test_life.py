@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
-from tests.cloudrun.acting import L4, RTX, deploy, destroy, settled
+import pytest
+
+from backends.rehearsal import rehearse
+from backends.rehearsal.guest import Guest
+from backends.rehearsal.terminal import Terminal
+from tests.cloudrun.acting import GOLDEN, L4, RTX, deploy, destroy, given, settled
 from tests.cloudrun.conftest import Cloud
 from tests.support.clients import Caller
-
-_GOLDEN = Path(__file__).parent / "golden"
 
 
 def _check_golden(name: str, body: dict[str, Any]) -> None:
@@ -21,73 +26,46 @@ def _check_golden(name: str, body: dict[str, Any]) -> None:
     for holder in (known["metadata"], known["spec"]["template"]["metadata"]):
         holder.get("labels", {}).pop("client.knative.dev/nonce", None)
         holder.get("annotations", {}).pop("run.googleapis.com/client-version", None)
-    path = _GOLDEN / f"body-{name}.json"
+    path = GOLDEN / f"body-{name}.json"
     if os.environ.get("TESTS_UPDATE_SNAPSHOTS"):
         path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     assert known == json.loads(path.read_text(encoding="utf-8"))
 
 
-async def test_an_l4_service_from_quota_to_nothing_left(cloud: Cloud, caller: Caller) -> None:
-    capacity = (await caller.tool("find_capacity", target=L4)).ok
-    assert capacity["items"][0]["place"] == "us-east4"
-    assert {item["verdict"] for item in capacity["items"]} == {"can run"}
+async def test_an_l4_service_from_quota_to_nothing_left(
+    cloud: Cloud, caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The walk of `make rehearse`, and what it leaves and has sent."""
+    monkeypatch.setattr(rehearse, "NAME", "gemma4")
+    monkeypatch.setattr(rehearse, "LEVELS", [4, 8])
+    monkeypatch.setattr(rehearse, "MAX_TOKENS", 32)
+    out = io.StringIO()
+    guest = Guest(caller.client, Terminal(out))
+    await rehearse.Rehearsal(guest, L4, tmp_path).walk()
+    said = " ".join(out.getvalue().split())
+    called = re.findall(r"→ ([a-z_]+)\(", out.getvalue())
+    assert list(dict.fromkeys(called)) == [
+        *("get_help", "find_capacity", "plan_deployment", "deploy", "wait_until_ready"),
+        *("verify_model_health", "query_model", "get_metrics", "get_logs", "get_status"),
+        *("run_benchmark", "get_operation", "get_benchmarks", "update_scaling", "shift_traffic"),
+        *("stop_serving", "start_serving", "destroy", "list_deployments"),
+    ]
+    assert called.count("shift_traffic") == 3
+    assert said.count("Rehearsal: the clouds are played") == 1
+    assert "us-east4 can run 1.421" in said
+    assert "price: 1.4209 USD per hour" in said
+    assert "admits 4 requests at once" in said
+    assert "the platform's admission limit, about 4, is what holds throughput down" in said
+    assert "goes on billing: gs://vllm-rehearsal-bucket/gemma-4-E2B-it stays" in said
+    assert caller.questions, "a person was asked before it was stopped and destroyed"
+    assert (tmp_path / "benchmark.png").is_file()
 
-    planned = await caller.tool(
-        "plan_deployment", target=L4, name="gemma4", options={"invokers": ["user:me@example.com"]}
-    )
-    assert planned.ok["price"]["usd_per_hour"] == 1.4209
-    assert "Rehearsal" in planned.text
-    assert any("admits 4 requests at once" in warning for warning in planned.ok["warnings"])
-    done = await caller.tool("deploy", target=L4, name="gemma4", plan_id=planned.plan_id)
-    assert done.ok["state"] in {"starting", "ready"}, done.text
-    _check_golden("l4", cloud.requests("POST", "/namespaces/vllm-rehearsal/services")[0]["body"])
-
-    waited = await settled(caller)
-    assert waited["state"] == "ready", waited["summary"]
-    assert waited["models"] == ["/mnt/models/gemma-4-E2B-it"]
-    health = (await caller.tool("verify_model_health", target=L4, name="gemma4")).ok
-    assert health["healthy"]
-    answer = (await caller.tool("query_model", target=L4, prompt="Hello", max_tokens=8)).ok
-    assert answer["basis"] == "simulated"
-    logs = (await caller.tool("get_logs", target=L4, lines=200)).ok
-    assert "Application startup complete" in logs["text"]
-    listed = (await caller.tool("list_deployments")).ok
-    assert listed["complete"]
-    assert listed["usd_per_hour_now"] == 1.4209
-
-    warm = (await caller.tool("update_scaling", target=L4, name="gemma4", min_instances=1)).ok
-    assert "at least 1" in warm["summary"]
-    assert warm["usd_per_hour"] == 1.4209
-
-    candidate = await deploy(caller, own_account=True, candidate=True, concurrency=8)
-    assert not candidate.is_error, candidate.text
-    assert (await settled(caller))["state"] == "ready"
-    shares = await _shares(caller)
-    first = next(name for name, percent in shares.items() if percent == 100)
-    half = (await caller.tool("shift_traffic", target=L4, name="gemma4", to="candidate",
-                              percent=50)).ok  # fmt: skip
-    assert all(check["ok"] for check in half["checks"])
-    assert {share["percent"] for share in half["shares"]} == {0, 50}
-    whole = (await caller.tool("shift_traffic", target=L4, name="gemma4", to="candidate",
-                               check=False)).ok  # fmt: skip
-    assert first not in {s["revision"] for s in whole["shares"] if s["percent"]}
-    back = (await caller.tool("shift_traffic", target=L4, name="gemma4", to="previous",
-                              check=False)).ok  # fmt: skip
-    assert {s["revision"] for s in back["shares"] if s["percent"] == 100} == {first}
-
-    gone = await destroy(caller)
-    assert any("gemma-4-E2B-it stays" in item for item in gone.ok["keeps_billing"])
+    first = cloud.requests("POST", "/namespaces/vllm-rehearsal/services")[0]["body"]
+    _check_golden("l4", first)
     world = cloud.world()
     assert world["services"] == {}
     assert not [email for email in world["service_accounts"] if email.startswith("vllm-")]
     assert "vllm-gemma4" not in json.dumps(world["policies"])
-    assert (await caller.tool("list_deployments")).ok["items"] == []
-
-
-async def _shares(caller: Caller) -> dict[str, int]:
-    status = (await caller.tool("get_status", target=L4, name="gemma4")).ok
-    revision, _, rest = status["facts"]["serving_revision"].partition(" (")
-    return {revision: int(rest.partition(" ")[0])}
 
 
 async def test_an_rtx_service_with_direct_vpc_egress_and_streamed_weights(
@@ -105,27 +83,22 @@ async def test_an_rtx_service_with_direct_vpc_egress_and_streamed_weights(
     assert (await destroy(caller, RTX)).ok["state"] == "stopped"
 
 
-async def test_stopping_keeps_the_service_and_says_why_nobody_is_answered(
-    cloud: Cloud, caller: Caller
-) -> None:
-    await deploy(caller)
+async def test_a_stopped_service_says_why_nobody_is_answered(cloud: Cloud, caller: Caller) -> None:
+    given(cloud)
     await settled(caller)
-    planned = await caller.tool("stop_serving", target=L4, name="gemma4")
-    await caller.tool("stop_serving", target=L4, name="gemma4", plan_id=planned.plan_id)
+    cloud.fault("service-disabled")
     status = (await caller.tool("get_status", target=L4)).ok
     assert status["state"] == "stopped"
     assert status["usd_per_hour"] == 0
     refused = (await caller.tool("query_model", target=L4, prompt="Hello")).error
     assert "Service is disabled" in refused["cause"]
     assert "start_serving" in refused["next_action"]
-    again = (await caller.tool("start_serving", target=L4, name="gemma4")).ok
-    assert again["state"] in {"scaled_to_zero", "ready", "starting"}
 
 
 async def test_a_redeploy_keeps_manual_scaling_and_a_changed_service_voids_plans(
     cloud: Cloud, caller: Caller
 ) -> None:
-    await deploy(caller)
+    given(cloud)
     old = await caller.tool("destroy", target=L4, name="gemma4")
     await caller.tool("update_scaling", target=L4, name="gemma4", instances=1)
     refused = await caller.tool("destroy", target=L4, name="gemma4", plan_id=old.plan_id)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from tests.cloudrun.acting import L4, deploy, settled
+from tests.cloudrun.acting import L4, given, settled
 from tests.cloudrun.conftest import Cloud
 from tests.support.clients import Caller
 
 
 async def test_a_cold_start_is_timed_phase_by_phase(cloud: Cloud, caller: Caller) -> None:
-    await deploy(caller)
+    given(cloud)
     await settled(caller)
     started = (await caller.tool("probe_cold_start", target=L4, name="gemma4")).ok
     while True:
@@ -47,7 +47,7 @@ async def test_a_warm_read_takes_less_than_a_tenth_of_a_second(
 async def test_a_redeploy_without_a_region_goes_where_the_service_is(
     cloud: Cloud, caller: Caller
 ) -> None:
-    await deploy(caller, region="europe-west4")
+    given(cloud, region="europe-west4")
     planned = (await caller.tool("plan_deployment", target=L4, name="gemma4")).ok
     assert "in europe-west4" in planned["summary"]
     elsewhere = await caller.tool(

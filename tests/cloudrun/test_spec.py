@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from backends.cloudrun.backend import CloudRunL4Backend
+from backends.cloudrun.checks import check_room
 from backends.cloudrun.spec import probe_of, resolved, scaled
 from backends.core.errors import InvalidInputError
 from backends.core.settings import Settings
@@ -112,3 +113,12 @@ def test_the_reference_deployment_is_within_every_limit(profile: CloudRunProfile
     full = request(profile)
     assert probe_of(full, profile).patience_s >= profile.reference.startup_s
     assert full.image == profile.image
+
+
+def test_a_download_that_the_instance_has_no_room_for_is_refused() -> None:
+    check_room(request(source="huggingface"))
+    check_room(request(source="huggingface", model="somebody/unheard-of"))
+    check_room(request(RTX6000, source="huggingface", model="google/gemma-4-26B-A4B-it"))
+    with pytest.raises(InvalidInputError, match=r"no room for 22\.4 GiB") as refused:
+        check_room(request(source="huggingface", model="google/gemma-4-12B-it", memory_gib=28))
+    assert "stage_model" in refused.value.message

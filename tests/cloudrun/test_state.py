@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from backends.cloudrun.instances import Counted, newest_count
 from backends.cloudrun.logs import Sight
 from backends.cloudrun.services import Condition, Share
-from backends.cloudrun.state import judge
+from backends.cloudrun.state import counts, judge
 from backends.knowledge.cloudrun import L4
 from tests.cloudrun.made import READY, STARTING, service, sight
 
@@ -41,6 +44,65 @@ def test_logs_that_cannot_be_read_never_become_scaled_to_zero() -> None:
     assert judged.state == "ready"
     assert "cannot be told" in judged.words
     assert judged.warnings
+
+
+@pytest.mark.parametrize(
+    ("told", "counted", "state", "words"),
+    [
+        (sight(READY, last_at=NOW - 2000), Counted(2, NOW - 90), "ready", "2 instances up"),
+        (sight(READY, last_at=NOW - 300), Counted(0, NOW), "scaled_to_zero", "counts no instance"),
+        (sight(problem="rate_limited"), Counted(0, NOW), "scaled_to_zero", "counts no instance"),
+        (sight(problem="rate_limited"), Counted(1, NOW), "ready", "by Cloud Monitoring"),
+        (sight(STARTING, last_at=NOW - 300), Counted(1, NOW), "starting", "instance starting"),
+        (
+            sight(READY, last_at=NOW - 2000),
+            Counted(problem="api_disabled"),
+            "scaled_to_zero",
+            "judged by its logs alone",
+        ),
+    ],
+    ids=[
+        "quiet but up", "gone without a word", "no logs, none up", "no logs, one up", "loading",
+        "not counted",
+    ],
+)  # fmt: skip
+def test_a_count_of_instances_is_believed_over_silence(
+    told: Sight, counted: Counted, state: str, words: str
+) -> None:
+    judged = judge(L4, service(), told, NOW, counted)
+    assert judged.state == state
+    assert words in judged.words
+    assert judged.instances == counted.number or state == "starting"
+    assert all(problem in " ".join(judged.warnings) for problem in [counted.problem, told.problem])
+
+
+def test_instances_are_counted_only_where_the_logs_do_not_tell() -> None:
+    assert not counts(service(), sight(READY, last_at=NOW - 30), NOW)
+    assert counts(service(), sight(READY, last_at=NOW - 300), NOW)
+    assert counts(service(), sight(problem="no"), NOW)
+    gone = sight([*READY, "INFO:     Shutting down"], last_at=NOW - 5)
+    assert not counts(service(), gone, NOW)
+    assert counts(service(max_instances=2), gone, NOW)
+    for other in (service(manual=0), service(min_instances=1), service(ready=None)):
+        assert not counts(other, sight(READY, last_at=NOW - 300), NOW)
+
+
+def test_the_newest_points_of_all_revisions_and_states_are_added_up() -> None:
+    def series(*points: tuple[float, int]) -> dict[str, Any]:
+        shown = [
+            {
+                "interval": {"endTime": f"1970-01-01T01:{int(at) // 60:02d}:{int(at) % 60:02d}Z"},
+                "value": {"int64Value": str(number)},
+            }
+            for at, number in points
+        ]
+        return {"points": shown}
+
+    hour = 3600.0
+    both = [series((600, 1), (540, 3)), series((600, 2)), series((300, 7))]
+    assert newest_count(both, hour + 700) == Counted(3, hour + 600)
+    assert newest_count(both, hour + 1000).number == 0, "points that are missing are instances"
+    assert newest_count([], hour).number == 0
 
 
 def test_warm_instances_are_up_whatever_the_logs_say() -> None:

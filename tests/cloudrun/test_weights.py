@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backends.cloudrun.building import build_config
+from backends.cloudrun.transfer import Transfer
+from backends.knowledge.cloudbuild_failures import signature_of
 from tests.cloudrun.acting import L4
 from tests.cloudrun.conftest import Cloud
 from tests.support.clients import Caller
@@ -98,3 +104,51 @@ async def test_the_bucket_is_believed_by_config_json_and_never_by_a_folders_name
     assert "stage_model" in empty["next_action"]
     no_secret = await caller.tool("plan_deployment", target=L4, options={"source": "huggingface"})
     assert "save_hf_token" in no_secret.error["next_action"]
+
+
+_HUB = """
+import json, os
+class HfApi:
+    def __init__(self, token=None):
+        assert token == "hf_x"
+    def model_info(self, model, files_metadata=False):
+        assert files_metadata
+        size = int(os.environ["SIZE"])
+        return type("Info", (), {"siblings": [type("File", (), {"size": size}), type(
+            "File", (), {"size": None})]})
+def snapshot_download(**asked):
+    print("downloading", json.dumps(asked))
+"""
+
+
+@pytest.mark.parametrize(("size", "room"), [(1000, True), (10**16, False)])
+def test_a_build_looks_at_the_room_of_every_folder_before_it_downloads(
+    size: int, room: bool, tmp_path: Path
+) -> None:
+    transfer = Transfer(
+        "google/gemma-4-E2B-it", None, "b", "gemma", "us-east4", None, {}, True, "p"
+    )
+    step = build_config(transfer)["steps"][0]
+    assert "$" not in step["args"][1]
+    (tmp_path / "huggingface_hub.py").write_text(_HUB, encoding="utf-8")
+    for name, script in (("pip", "exit 0"), ("python", f'exec {sys.executable} "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    env = dict(item.partition("=")[::2] for item in step["env"])
+    env = {name: value.replace("/workspace", str(tmp_path / "disk")) for name, value in env.items()}
+    env |= {"HF_TOKEN": "hf_x", "SIZE": str(size), "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [step["entrypoint"], *step["args"]],
+        env={**env, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert (done.returncode == 0) is room, said
+    assert ("downloading" in said) is room
+    assert f"{tmp_path / 'disk' / 'model'}: " in said
+    assert room or "Nothing was downloaded" in said
+    found = signature_of(said)
+    assert (found is None) is room

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from backends.rehearsal.cloud import launcher
@@ -37,6 +39,22 @@ class Cloud:
     def fault(self, name: str = "", **fields: object) -> None:
         """Switch a fault on: a scenario by its name, or one of its own."""
         self.control("POST", "/faults", ({"name": name} if name else {}) | fields)
+
+    def google(self, method: str, url: str, body: Any = None) -> dict[str, Any]:
+        """Ask one of its Google APIs, as somebody who is logged in; what it answers."""
+        with httpx.Client(
+            proxy=f"http://127.0.0.1:{self.running.port}",
+            verify=ssl.create_default_context(cafile=self.running.ca_file),
+            timeout=30,
+            trust_env=False,
+        ) as http:
+            login = {"grant_type": "refresh_token", "refresh_token": "1//rehearsal-refresh-token"}
+            login |= {"client_id": "x", "client_secret": "y"}
+            token = http.post("https://oauth2.googleapis.com/token", data=login).json()
+            headers = {"authorization": f"Bearer {token['access_token']}"}
+            answer = http.request(method, url, json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
 
     def mend(self) -> None:
         """Switch all faults off."""

@@ -49,6 +49,11 @@ NO_NAT = [
     "file on the Hub and we cannot find the requested files in the local cache. Please check your "
     "connection and try again or make sure your Internet connection is on.",
 ]
+DISK_FULL = [
+    _TRACEBACK,
+    "OSError: [Errno 28] No space left on device: "
+    "'/root/.cache/huggingface/hub/tmp3k2j1x/model.safetensors.incomplete'",
+]
 OUT_OF_HOST_MEMORY = (
     "Memory limit of {limit} MiB exceeded with {used} MiB used. Consider increasing the memory "
     "limit, see https://cloud.google.com/run/docs/configuring/memory-limits"
@@ -246,6 +251,13 @@ _DEPLOYMENT: dict[str, Scenario] = {
         "The download from Hugging Face times out",
         "--vpc-egress=all-traffic without Cloud NAT.",
         "Deploy a Hugging Face id with --vpc-egress=all-traffic.",
+        (_start(after="non-default args", lines=NO_NAT, exit_code=1),),
+    ),
+    "container-disk-full": Scenario(
+        "OSError: [Errno 28] No space left on device",
+        "The container's file system is memory, and smaller than the download.",
+        "Deploy a Hugging Face id whose files are larger than the instance's memory.",
+        (_start(after="non-default args", lines=DISK_FULL, exit_code=1),),
     ),
     "image-not-found": Scenario(
         "Image '...' not found.",

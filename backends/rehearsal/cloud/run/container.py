@@ -12,7 +12,12 @@ from backends.rehearsal.cloud.catalogue import GIB, GPUS
 from backends.rehearsal.cloud.faults import StartTrouble
 from backends.rehearsal.cloud.identity import roles_on
 from backends.rehearsal.cloud.run.shape import Shape
-from backends.rehearsal.cloud.scenarios import CUDA_COMPATIBILITY, NO_NAT, OUT_OF_HOST_MEMORY
+from backends.rehearsal.cloud.scenarios import (
+    CUDA_COMPATIBILITY,
+    DISK_FULL,
+    NO_NAT,
+    OUT_OF_HOST_MEMORY,
+)
 from backends.rehearsal.cloud.vllm_command import (
     VllmCommand,
     parse_vllm,
@@ -248,8 +253,8 @@ class Containers:
                     ],
                     exit_code=1,
                 )
-        elif command.model and shape.vpc_egress == "all-traffic":
-            return replace(trouble, after="non-default args", lines=NO_NAT, exit_code=1)
+        elif command.model and (lines := _download_trouble(shape, checkpoint)):
+            return replace(trouble, after="non-default args", lines=lines, exit_code=1)
         elif command.model and checkpoint is None:
             return replace(trouble, fail="bad-model")
         needed = 0.0 if checkpoint is None else checkpoint.disk_gb.value * 1e9
@@ -273,6 +278,16 @@ class Containers:
                 if found is not None:
                     return found
         return None
+
+
+def _download_trouble(shape: Shape, checkpoint: Checkpoint | None) -> list[str]:
+    """What a download from Hugging Face says where it fails; nothing where it does not."""
+    if shape.vpc_egress == "all-traffic":
+        return NO_NAT
+    # The file system of a container is its memory.
+    if checkpoint is not None and checkpoint.disk_gb.value * 1e9 > shape.memory:
+        return DISK_FULL
+    return []
 
 
 def _with_public_egress(profile: TargetProfile) -> float:

@@ -249,9 +249,13 @@ class Fleet:
         if pool is not None:
             pool.hand_out()
 
+    def instances(self) -> list[Instance]:
+        """All instances of all revisions."""
+        return [instance for pool in self._pools.values() for instance in pool.instances]
+
     def shown(self) -> list[Json]:
         """All instances, for the control API."""
-        return [instance.shown() for pool in self._pools.values() for instance in pool.instances]
+        return [instance.shown() for instance in self.instances()]
 
     # ------------------------------------------------------------------------- inside
 
