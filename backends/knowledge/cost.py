@@ -207,24 +207,27 @@ def cloud_run_parts(
     cpu: float,
     memory_gib: float,
     *,
+    region: str = "",
     zonal: bool = False,
     live: dict[str, Fact] | None = None,
 ) -> tuple[Part, ...]:
-    """What an instance costs, by its parts; empty where no rate of the GPU is known.
+    """What an instance costs, by its parts; empty where a rate is not known.
 
     Args:
         profile: Which GPU.
         cpu: vCPUs.
         memory_gib: Memory.
+        region: Where; empty for the profile's own region.
         zonal: With zonal redundancy.
         live: Rates per second from the price list: `gpu`, `cpu`, `memory`, as far as it has them.
     """
     known = live or {}
-    gpu = known.get("gpu") or (profile.zonal_gpu_usd_per_s if zonal else profile.gpu_usd_per_s)
-    if gpu is None:
+    rates = cloudrun.rates_of(profile, region or profile.default_region, zonal=zonal)
+    gpu = known.get("gpu") or (rates.gpu if rates else None)
+    vcpu = known.get("cpu") or (rates.cpu if rates else None)
+    gib = known.get("memory") or (rates.memory if rates else None)
+    if gpu is None or vcpu is None or gib is None:
         return ()
-    vcpu = known.get("cpu") or cloudrun.CPU_USD_PER_S
-    gib = known.get("memory") or cloudrun.MEMORY_USD_PER_GIB_S
     return (
         Part(profile.hardware, gpu.value * 3600, gpu, "gpu" in known),
         Part(f"{cpu:g} vCPU", vcpu.value * 3600 * cpu, vcpu, "cpu" in known),
