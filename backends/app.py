@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from backends.base import Backend, Services
@@ -13,6 +13,7 @@ from backends.core.operations import Operations
 from backends.core.plans import PlanBook
 from backends.core.settings import LoadedSettings, Mode, SettingProblem, Settings, load_settings
 from backends.core.state import StateDir
+from backends.core.usage import UsageWatch
 from backends.registry import Backends, abilities_of
 
 
@@ -29,6 +30,7 @@ class App:
         audit: The audit log.
         services: What each backend is given.
         backends: The targets.
+        usage: What the last look showed nobody to use.
     """
 
     settings: Settings
@@ -39,6 +41,7 @@ class App:
     audit: AuditLog
     services: Services
     backends: Backends
+    usage: UsageWatch = field(default_factory=UsageWatch)
 
     @classmethod
     def from_settings(cls, loaded: LoadedSettings) -> App:
@@ -111,7 +114,7 @@ class App:
             warnings.append(
                 f"Wrong settings, safest values used instead: {names}. See get_help('settings')."
             )
-        return warnings
+        return warnings + self.usage.warnings()
 
 
 def _rehearsal_env(state: StateDir, speed: float) -> dict[str, str]:

@@ -107,6 +107,12 @@ class DeploySpec(BaseModel):
     max_num_seqs: int | None = Field(
         None, ge=1, le=4096, description="Most sequences the engine batches."
     )
+    ttl_hours: float | None = Field(
+        None,
+        gt=0,
+        le=8760,
+        description="Hours it is wanted for. Enforced where the cloud can; else shown when over.",
+    )
 
 
 class Backend(abc.ABC):
@@ -143,6 +149,14 @@ class Backend(abc.ABC):
             NotFoundError: There is no deployment of that name.
             ConflictError: It has no endpoint in its present state.
         """
+
+    async def last_request_at(self, name: str) -> float | None:
+        """When it last answered a request: Unix seconds, 0 for not within a day, None: unknown.
+
+        Health checks and other questions of ours do not count.
+        """
+        del name
+        return None
 
     async def price(self, name: str) -> Price | None:
         """What it costs per hour while it serves, for cost figures. None where unknown."""
@@ -269,6 +283,9 @@ class CanDeploy(RunsPlans):
     """Can plan and run a deployment."""
 
     Spec: ClassVar[type[DeploySpec]]
+    ttl: ClassVar[str] = ""
+    """What becomes of `ttl_hours`: the option by which the cloud enforces it, `shown` where
+    `list_deployments` says when it is over, or nothing."""
 
     @abc.abstractmethod
     async def plan_deploy(self, spec: DeploySpec) -> Plan:
@@ -301,6 +318,8 @@ class CanDeploy(RunsPlans):
             InvalidInputError: An option is unknown or wrong; names it and what is allowed.
         """
         known = cls.Spec.model_fields
+        if cls.ttl in known and options.get("ttl_hours"):
+            options = {cls.ttl: options["ttl_hours"]} | options
         clash = set(options) & set(common)
         if clash:
             raise InvalidInputError(

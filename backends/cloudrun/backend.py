@@ -64,6 +64,8 @@ class CloudRunBackend(
 ):
     """Cloud Run with one GPU a container."""
 
+    ttl: ClassVar[str] = "shown"
+
     Spec: ClassVar[type[DeploySpec]] = CloudRunSpec
 
     # --------------------------------------------------------------------------------- deploying

@@ -19,6 +19,7 @@ VOLUME = "model-volume"
 COPY_VOLUME = "weights"
 SPEC_LABEL = "vllm-devops-spec"
 TARGET_LABEL = "vllm-devops-target"
+TTL_LABEL = "vllm-devops-ttl-minutes"
 CANDIDATE_TAG = "candidate"
 
 INVOKER = "roles/run.invoker"
@@ -133,6 +134,8 @@ def deploy_argv(
     if spec.candidate:
         argv += ["--no-traffic", f"--tag={CANDIDATE_TAG}"]
     labels = f"{MANAGED_BY}={MANAGED_BY_US},{TARGET_LABEL}={profile.target}"
+    if spec.ttl_hours:
+        labels += f",{TTL_LABEL}={round(spec.ttl_hours * 60)}"
     argv.append(f"--labels={labels},{SPEC_LABEL}={digest_of(argv)}")
     return [*argv, "--async", "--quiet", "--format=json"]
 

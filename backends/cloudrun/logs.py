@@ -6,6 +6,7 @@ Reads are few: a project may read 60 times a minute, and status is asked often.
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,9 @@ _PAGE = 1000
 _MAX_LINES = 2000
 # Wider and wider, so that a busy service's logs are not read whole.
 _SINCE = (timedelta(hours=1), timedelta(days=1), timedelta(days=30))
+_REQUESTS_READ = 200
+# What is asked to see how it is, and not to use it.
+_OURS = re.compile(r"/(?:health|metrics|ping|version|v1/models)(?:[? ]|$)")
 _SEVERE = {"ERROR", "CRITICAL", "ALERT", "EMERGENCY"}
 _IDLE_WORDS = ("Shutting down", "Application shutdown complete", "Finished server process")
 
@@ -195,6 +199,19 @@ class LogReader:
             if len(found) >= lines:
                 break
         return found, span
+
+    async def last_request_at(self, region: str, name: str) -> float:
+        """When a request of somebody else was last answered; 0 for not within a day.
+
+        Args:
+            region: Where the service is.
+            name: The service.
+        """
+        found = await self.entries(
+            region, name, logs=SOURCES["requests"], since=_SINCE[1], limit=_REQUESTS_READ
+        )
+        asked = [entry.at for entry in found if not _OURS.search(entry.text)]
+        return max(asked, default=0.0)
 
     async def sight(self, region: str, name: str, revision: str, *, fresh: bool = False) -> Sight:
         """How the newest instance of a revision is doing, from at most one read in two seconds.

@@ -188,6 +188,7 @@ class CloudRunLooking(Backend):
                     simulated=self.cloud.rehearsal,
                     usd_per_hour=self.rate_now(service, judged),
                     created_at=_when(service.created_at),
+                    ends_at=_ends(service),
                     note=f"{service.region}; {note}" if note else service.region,
                 )
             )
@@ -259,6 +260,11 @@ class CloudRunLooking(Backend):
             source=f"Cloud Run service {service.name} in {service.region}",
             explain=functools.partial(explain_refusal, self, service),
         )
+
+    async def last_request_at(self, name: str) -> float | None:
+        """From the request log of the last day; health checks and metrics do not count."""
+        service = await self.find(name)
+        return await self.log_reader.last_request_at(service.region, name)
 
     async def price(self, name: str) -> Price | None:
         """What one instance costs per hour while it exists."""
@@ -468,6 +474,14 @@ def model_of(service: RunService) -> str | None:
         if " --model=" in item:
             return item.partition(" --model=")[2].split()[0]
     return service.env.get("MODEL") or None
+
+
+def _ends(service: RunService) -> str | None:
+    """When it is no longer wanted, by its label."""
+    from backends.cloudrun.commands import TTL_LABEL
+
+    minutes = service.labels.get(TTL_LABEL, "")
+    return _when(service.created_at + 60 * int(minutes)) if minutes.isdecimal() else None
 
 
 def _when(seconds: float) -> str | None:

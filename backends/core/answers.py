@@ -80,8 +80,22 @@ class Deployment(Part):
     managed: bool = True
     simulated: bool = False
     usd_per_hour: float | None = None
+    usd_since_start_at_most: float | None = None
     created_at: str | None = None
+    last_request_at: str | None = None
+    no_request_for_h: float | None = None
+    ends_at: str | None = None
     note: str | None = None
+
+
+class Saving(Part):
+    """Something that costs money and that nobody seems to need."""
+
+    target: str
+    name: str
+    usd_per_hour: float
+    why: str
+    call: str
 
 
 class NotAsked(Part):
@@ -101,6 +115,7 @@ class DeploymentList(Answer):
     not_answering: list[NotAsked] = Field(default_factory=list)
     not_set_up: list[NotAsked] = Field(default_factory=list)
     usd_per_hour_now: float | None = None
+    could_save: list[Saving] = Field(default_factory=list)
 
 
 class StepView(Part):

@@ -128,6 +128,13 @@ class Settings(BaseSettings):
         description="The vllm program, or a Python interpreter that has it, for engine=vllm. "
         "Default: vllm on PATH.",
     )
+    idle_minutes: float = Field(
+        60,
+        ge=0,
+        validation_alias=_env("VLLM_DEVOPS_IDLE_MINUTES"),
+        description="Without a request for so long, what costs money is warned of in every answer; "
+        "0: never.",
+    )
     local_usd_per_hour: float = Field(
         0,
         ge=0,

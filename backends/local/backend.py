@@ -47,6 +47,7 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
     """This machine: the simulator, a real `vllm serve`, or an attached endpoint."""
 
     Spec: ClassVar[type[DeploySpec]] = LocalSpec
+    ttl: ClassVar[str] = "shown"
 
     async def doctor(self) -> list[Check]:
         """Whether engines can be started here."""

@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Awaitable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -21,7 +21,7 @@ from backends.core.errors import (
     EndpointUnreachableError,
     NotFoundError,
 )
-from backends.core.state import now
+from backends.core.state import now, stamp
 from backends.knowledge.targets import find_profile
 from backends.local.engines import DEFAULT_PROFILE, HOST
 from backends.local.following import LogFollower
@@ -84,6 +84,7 @@ class LocalLooking(Backend):
             simulated=status.simulated,
             usd_per_hour=status.usd_per_hour,
             created_at=status.created_at,
+            ends_at=_ends(self._records().get(name), status.created_at),
             note=status.error,
         )
 
@@ -408,6 +409,15 @@ def simulated_price(profile: str | None) -> Price:
         source=found.usd_per_hour.source,
         as_of=found.usd_per_hour.date,
     )
+
+
+def _ends(record: Record | None, created_at: str | None) -> str | None:
+    """When it is no longer wanted, by its `ttl_hours`."""
+    hours = record.spec.get("ttl_hours") if record is not None else None
+    if not hours or not created_at:
+        return None
+    began = datetime.fromisoformat(created_at.replace("Z", "+00:00"))
+    return stamp(began + timedelta(hours=float(hours)))
 
 
 def _expected(record: Record) -> dict[str, float]:

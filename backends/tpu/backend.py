@@ -41,6 +41,8 @@ class TpuBackend(
 ):
     """Cloud TPU v6e, by queued resources or as `ct6e-*` instances."""
 
+    ttl: ClassVar[str] = "max_run_hours"
+
     Spec: ClassVar[type[DeploySpec]] = TpuSpec
     DestroyOptions: ClassVar[type[EndOptions]] = TpuDestroyOptions
     StopOptions: ClassVar[type[EndOptions]] = TpuStopOptions

@@ -40,6 +40,9 @@ ORDER_OF_WORK = [
 ]
 
 
+# A field of every target's deployment that has no argument of its own.
+OPTION_OF_ALL = "ttl_hours"
+
 # Fields of a benchmark that have an argument, or that the server fills in itself.
 ARGUMENTS_OF_RUN_BENCHMARK = frozenset({"prompt", "prompt_tokens"})
 
@@ -134,7 +137,7 @@ def _rows(
             "meaning": f"{tool}{info.description or ''}",
         }
         for name, info in kind.model_fields.items()
-        if name not in base.model_fields
+        if name not in base.model_fields or name == OPTION_OF_ALL
     ]
 
 

@@ -100,9 +100,23 @@ async def plan_deploy(
     common = {"name": DEFAULT_NAME} | request.common()
     plan = await backend.plan_deploy(backend.parse_spec(common, request.options))
     await check_budget(app, plan.price, f"{target}/{plan.name}")
+    plan = _with_end(backend, plan)
     answer = app.plans.keep(plan).answer(document=backend.document(plan, form))
     answer.predicted, answer.cost = await predicting.of_plan(plan, wanted)
     return answer
+
+
+def _with_end(backend: CanDeploy, plan: Plan) -> Plan:
+    """Say what becomes of `ttl_hours`."""
+    hours = plan.spec.get("ttl_hours")
+    if not hours:
+        return plan
+    if backend.ttl and backend.ttl != "shown":
+        note = f"ttl_hours={hours:g}: the cloud itself ends it then (options.{backend.ttl})."
+        return plan.model_copy(update={"notes": [*plan.notes, note]})
+    shown = "list_deployments says when it is over, but " if backend.ttl else ""
+    warning = f"ttl_hours={hours:g}: {shown}nothing ends it by itself on {plan.target}; destroy it."
+    return plan.model_copy(update={"warnings": [*plan.warnings, warning]})
 
 
 async def deploy(app: App, target: str, request: Request, plan_id: str) -> Changed:

@@ -38,6 +38,7 @@ from backends.core.names import easiest
 from backends.core.paging import page
 from backends.core.render import clip, to_tree
 from backends.verbs import checkpoints
+from backends.verbs.usage import add_usage
 
 if TYPE_CHECKING:
     from backends.app import App
@@ -106,6 +107,7 @@ async def list_deployments(
         found = await gather_deployments(app, app.targets)
     skipped = {entry.target for entry in found.not_set_up}
     asked = [name for name in ((target,) if target else app.targets) if name not in skipped]
+    savings = await add_usage(app, found.items)
     items, next_cursor = page(found.items, limit, cursor)
     unknown = [f"{item.target}/{item.name}" for item in found.items if item.usd_per_hour is None]
     cost = None if found.silent else sum(item.usd_per_hour or 0 for item in found.items)
@@ -127,7 +129,8 @@ async def list_deployments(
         not_answering=found.silent,
         not_set_up=found.not_set_up,
         usd_per_hour_now=cost,
-        next_steps=[]
+        could_save=savings,
+        next_steps=[saving.call for saving in savings]
         if found.items or not asked
         else [f"plan_deployment(target={easiest(asked)!r})"],
     )

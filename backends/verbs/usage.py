@@ -1,0 +1,104 @@
+"""Who uses what runs: last requests, what it has cost, what could be saved, and the idle rule."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from backends.core.answers import Saving
+from backends.core.errors import DevopsError
+from backends.core.state import stamp
+
+if TYPE_CHECKING:
+    from backends.app import App
+    from backends.core.answers import Deployment
+
+_ASK_S = 8.0
+_HOUR_S = 3600.0
+_LOOKED_BACK_H = 24.0
+
+
+async def add_usage(app: App, items: Sequence[Deployment]) -> list[Saving]:
+    """Fill in last requests and cost since the start; say what could be saved.
+
+    Args:
+        app: The application.
+        items: All that was found; filled in here.
+    """
+    running = [item for item in items if item.usd_per_hour]
+    await asyncio.gather(*(_ask(app, item) for item in running))
+    idle_s = app.settings.idle_minutes * 60
+    savings: list[Saving] = []
+    app.usage.looked_at, app.usage.idle = time.monotonic(), []
+    for item in running:
+        _since_start(item)
+        why = _why_save(item, idle_s)
+        if not why:
+            continue
+        savings.append(
+            Saving(
+                target=item.target,
+                name=item.name,
+                usd_per_hour=float(item.usd_per_hour or 0),
+                why=why,
+                call=f"destroy(target={item.target!r}, name={item.name!r})"
+                if item.managed
+                else "Ask the person: it was not made by this server.",
+            )
+        )
+        app.usage.idle.append(f"{item.target}/{item.name}, {item.usd_per_hour:g} USD/h: {why}")
+    return sorted(savings, key=lambda saving: -saving.usd_per_hour)
+
+
+async def _ask(app: App, item: Deployment) -> None:
+    """When the deployment last served a request, as far as its target knows."""
+    try:
+        async with asyncio.timeout(_ASK_S):
+            last = await app.backends.get(item.target).last_request_at(item.name)
+    except (TimeoutError, DevopsError):
+        return  # absent means unknown
+    if last is None:
+        return
+    if last <= 0:
+        item.no_request_for_h = _LOOKED_BACK_H
+    else:
+        item.last_request_at = stamp(datetime.fromtimestamp(last, UTC))
+        item.no_request_for_h = round(max(0.0, time.time() - last) / _HOUR_S, 2)
+
+
+def _since_start(item: Deployment) -> None:
+    """What it has cost at most: its present rate from its start on."""
+    age_h = _hours_since(item.created_at)
+    if age_h is not None and item.usd_per_hour:
+        item.usd_since_start_at_most = round(age_h * item.usd_per_hour, 2)
+
+
+def _why_save(item: Deployment, idle_s: float) -> str:
+    left = _hours_since(item.ends_at)
+    if left is not None and left > 0:
+        return f"its time (ttl_hours) was over {left:.1f} h ago"
+    if item.state == "failed":
+        return "it has failed and is still paid for"
+    if item.note and "orphan" in item.note:
+        return "nothing that is deployed owns it"
+    quiet_h = item.no_request_for_h
+    age_h = _hours_since(item.created_at)
+    young = age_h is not None and age_h * _HOUR_S < idle_s
+    if idle_s and quiet_h is not None and quiet_h * _HOUR_S >= idle_s and not young:
+        least = "at least " if item.last_request_at is None else ""
+        return f"no request for {least}{quiet_h:.1f} h"
+    return ""
+
+
+def _hours_since(moment: str | None) -> float | None:
+    """Hours since a moment, negative before it; None where it is not known."""
+    if not moment:
+        return None
+    try:
+        then = datetime.fromisoformat(moment.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return (datetime.now(UTC) - then).total_seconds() / _HOUR_S
