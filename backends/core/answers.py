@@ -150,8 +150,8 @@ class PlanAnswer(Answer):
     notes: list[str] = Field(default_factory=list)
     depends_on: dict[str, str] = Field(default_factory=dict)
     keeps_billing: list[str] = Field(default_factory=list)
-    predicted: list[dict[str, float]] = Field(default_factory=list)
-    cost: dict[str, float | str] = Field(default_factory=dict)
+    predicted: list[dict[str, int | float]] = Field(default_factory=list)
+    cost: dict[str, int | float | str] = Field(default_factory=dict)
     document: str | None = None
 
 
@@ -494,7 +494,7 @@ class BenchmarkAnswer(Answer):
     basis: list[str] = Field(default_factory=list)
     levels: list[dict[str, Any]] = Field(default_factory=list)
     knee: dict[str, Any] = Field(default_factory=dict)
-    predicted: list[dict[str, float]] = Field(default_factory=list)
+    predicted: list[dict[str, int | float]] = Field(default_factory=list)
     grid: list[dict[str, Any]] = Field(default_factory=list)
     repeated: list[dict[str, Any]] = Field(default_factory=list)
     comparison: list[dict[str, Any]] = Field(default_factory=list)

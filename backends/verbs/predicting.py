@@ -21,7 +21,7 @@ _LEVELS = (1, 4, 8, 16, 64)
 _ONE_PROMPT = 0.5
 """From this share of prefix-cache hits on, prompts are taken to be one and the same."""
 
-Row = dict[str, float]
+Row = dict[str, int | float]
 
 
 def setup_of(target: str, facts: Mapping[str, Any]) -> Setup | None:
@@ -74,7 +74,7 @@ def _weights(model: str, quantization: str) -> Checkpoint | None:
     return None
 
 
-async def of_plan(plan: Plan, load: Load) -> tuple[list[Row], dict[str, float | str]]:
+async def of_plan(plan: Plan, load: Load) -> tuple[list[Row], dict[str, int | float | str]]:
     """Predicted speed at a few levels, and what it makes of the price; empty where unknown."""
     facts = {setting.name: setting.value for setting in plan.settings} | plan.spec
     setup = setup_of(plan.target, facts)
@@ -111,7 +111,9 @@ def _shown(row: Prediction) -> Row:
     }
 
 
-def _cost(plan: Plan, load: Load, rows: list[Prediction], instances: int) -> dict[str, float | str]:
+def _cost(
+    plan: Plan, load: Load, rows: list[Prediction], instances: int
+) -> dict[str, int | float | str]:
     from backends.knowledge.cost import Part, age_days, month, offers_of
     from backends.knowledge.facts import Fact
     from backends.knowledge.roofline import usd_per_million_tokens
@@ -121,7 +123,7 @@ def _cost(plan: Plan, load: Load, rows: list[Prediction], instances: int) -> dic
         return {}
     one = price.usd_per_hour / max(instances, 1)
     best = max(rows, key=lambda row: row.output_tokens_per_s)
-    found: dict[str, float | str] = {}
+    found: dict[str, int | float | str] = {}
     per_million = usd_per_million_tokens(one, best.output_tokens_per_s)
     if per_million is not None:
         found["usd_per_million_output_tokens_predicted"] = per_million
