@@ -19,6 +19,8 @@ _STATISTICS = re.compile(
 )
 _COMPILED = re.compile(r"Compilation of \S+.* finished in ([\d.]+)")
 _GIB = 2**30
+# Harmless and not misleading either: every TPU log has them.
+_PLAIN = frozenset({"tpu_compiles"})
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,6 @@ def misleading(log: str, tail: str = "") -> list[str]:
     found: dict[str, str] = {}
     for line in lines:
         for known in FALSE_SIGNALS:
-            if known.id not in found and known.pattern.search(line):
+            if known.id not in {*found, *_PLAIN} and known.pattern.search(line):
                 found[known.id] = f"Harmless: {line.strip()[:120]!r}. {known.cause}"
     return list(found.values())

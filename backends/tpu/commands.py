@@ -127,19 +127,22 @@ def _queued_argv(spec: TpuSpec, common: Sequence[str]) -> list[str]:
         argv.append(f"--max-run-duration={_duration(spec.max_run_hours)}")
     if spec.reservation:
         argv.append(f"--reservation={spec.reservation}")
+    argv.append(f"--network={spec.network}")
+    if spec.subnetwork:
+        argv.append(f"--subnetwork={spec.subnetwork}")
     if spec.internal_ips:
         argv.append("--internal-ips")
-    elif spec.subnetwork:
-        argv.append(f"--subnetwork={spec.subnetwork}")
-    else:
-        argv.append(f"--network={spec.network}")
     return [*argv, "--async", "--quiet", "--format=json"]
 
 
 def _instance_argv(spec: TpuSpec, common: Sequence[str]) -> list[str]:
     """`instances create` of a `ct6e-*` machine."""
+    flex = spec.provisioning == "flex-start"
     argv = [
-        *("gcloud", "compute", "instances", "create", spec.name),
+        # FLEX_START is alpha's alone in gcloud 528, and how long such a request stays valid cannot
+        # be said in it: without hardware it is refused soon.
+        *(["gcloud", "alpha"] if flex else ["gcloud"]),
+        *("compute", "instances", "create", spec.name),
         *common,
         f"--machine-type={find_slice(str(spec.size)).machine_type}",
         f"--image-family={COMPUTE_IMAGE_FAMILY}",
@@ -149,8 +152,6 @@ def _instance_argv(spec: TpuSpec, common: Sequence[str]) -> list[str]:
         "--scopes=cloud-platform",
         f"--provisioning-model={_COMPUTE_MODELS[str(spec.provisioning)]}",
     ]
-    if spec.provisioning == "flex-start":
-        argv.append(f"--request-valid-for-duration={_duration(spec.valid_until_hours)}")
     if spec.max_run_hours is not None:
         argv.append(f"--max-run-duration={_duration(spec.max_run_hours)}")
     if spec.provisioning in {"flex-start", "spot"} or spec.max_run_hours is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -366,7 +367,7 @@ def _search_step(
             "what": asked_for(str(spec.size), str(spec.provisioning)),
             "model": spec.model,
             "adopt": adopted.zone if adopted else "",
-            "commands": argvs,
+            "commands": {zone: shlex.join(argv) for zone, argv in argvs.items()},
         },
         creates=(f"request {spec.name} in one of {', '.join(zones)}",),
         undo=target.call("destroy", spec.name),
@@ -445,6 +446,11 @@ def _warnings(spec: TpuSpec, world: World) -> list[str]:
         warnings.append(
             f"It answers plain HTTP on its external address, port {spec.port}: whoever sits "
             "between can read along. The tunnel is the safer way."
+        )
+    if spec.control_plane == "compute" and spec.provisioning == "flex-start":
+        warnings.append(
+            "On Compute Engine a flex-start request cannot be told how long to wait (gcloud 528); "
+            "the TPU API's queue (control_plane='tpu') waits for valid_until_hours."
         )
     if spec.control_plane == "compute":
         warnings.append(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -182,7 +183,7 @@ class Search:
         """Make the request; None where the zone refuses for a reason of its own."""
         self._check_stop()
         self._say(f"asking {zone}")
-        argv = [str(word) for word in self.params["commands"][zone]]
+        argv = shlex.split(str(self.params["commands"][zone]))
         refusal: DevopsError | None = None
         try:
             await self.target.cloud.gcloud.run(argv, timeout_s=CREATE_TIMEOUT_S)

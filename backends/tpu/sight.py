@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 STATE_FOLDER = "/var/lib/vllm-devops"
 
+# Steps of the start script before it makes the container.
+BEFORE_CONTAINER = frozenset({"booting", "installing docker", "pulling"})
+
 _MARK = "@@vllm-devops@@"
 # The start of a log and its end: between them a busy server writes what nobody reads here.
 _LOG_HEAD_BYTES = 400_000
@@ -113,6 +116,10 @@ def read_look(text: str) -> Machine:
     for block in text.split(f"\n{_MARK} ")[1:]:
         name, _, body = block.partition("\n")
         parts[name.strip()] = body
+    phases = _phases(parts.get("phases", ""))
+    if phases and phases[-1][1] in BEFORE_CONTAINER:
+        # What is there of a container and its log is of the boot before.
+        parts |= {"log": "", "tail": "", "container": ""}
     log = StartupLog()
     log.feed(parts.get("log", ""))
     log.feed("\n")
@@ -122,7 +129,7 @@ def read_look(text: str) -> Machine:
     if status in {"exited", "dead"}:
         log.process_ended(code)
     return Machine(
-        phases=_phases(parts.get("phases", "")),
+        phases=phases,
         container=status,
         exit_code=code,
         progress=log.progress,

@@ -30,6 +30,8 @@ RAY_HEAD = (
     'until [ "$(ray status 2> /dev/null | grep -c \' node_\')" -ge "$hosts" ]; do sleep 2; done; '
     'exec "$@"'
 )
+# Which host is up first is anybody's guess, so the others try until the first one is there.
+RAY_WORKER = 'until ray start --block --address="$1"; do sleep 2; done'
 
 
 def engine_args(spec: TpuSpec, split: int) -> list[str]:
@@ -82,6 +84,7 @@ def start_script(spec: TpuSpec, split: int, project: str, *, key_secret: str = "
         "HOSTS": str(size.hosts),
         "RAY_PORT": str(RAY_PORT),
         "RAY_HEAD": RAY_HEAD,
+        "RAY_WORKER": RAY_WORKER,
         "SECRET_PAUSE": str(_SECRET_PAUSE_S),
         "START_PATIENCE": str(_START_PATIENCE_S),
     }

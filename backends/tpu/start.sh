@@ -96,7 +96,7 @@ elif [ "$worker" -eq 0 ]; then
   "${RUN[@]}" "$IMAGE" bash -c "$RAY_HEAD" head "$RAY_PORT" "$HOSTS" "${SERVE[@]}" > /dev/null ||
     fail 'the container could not be started'
 else
-  "${RUN[@]}" "$IMAGE" ray start --block --address="$head:$RAY_PORT" > /dev/null ||
+  "${RUN[@]}" "$IMAGE" bash -c "$RAY_WORKER" worker "$head:$RAY_PORT" > /dev/null ||
     fail 'the container could not be started'
   phase 'serving with the first host'
   exit 0

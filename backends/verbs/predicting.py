@@ -127,9 +127,9 @@ def _cost(
     per_million = usd_per_million_tokens(one, best.output_tokens_per_s)
     if per_million is not None:
         found["usd_per_million_output_tokens_predicted"] = per_million
-        found["at_concurrency"] = best.concurrency
+        found["at_concurrency"] = float(best.concurrency)
     if price.as_of:
-        found["price_age_days"] = age_days(price.as_of[:10])
+        found["price_age_days"] = float(age_days(price.as_of[:10]))
     offers = offers_of(plan.target)
     if offers:
         fact = Fact(one, price.source or price.basis, (price.as_of or "2026-11-30")[:10])

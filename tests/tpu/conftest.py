@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from backends.clouds.hosts import tunnels
 from tests.support.clients import Caller, connected, make_app
 from tests.support.cloud import Cloud, as_good_as_new, running_cloud
 
@@ -36,3 +37,5 @@ async def caller(cloud: Cloud) -> AsyncIterator[Caller]:
     app = make_app(cloud.state_dir, rehearsal=True, targets=(TARGET,))
     async with connected(app) as connection:
         yield connection
+    # They belong to the event loop of one test.
+    await tunnels.close()

@@ -14,6 +14,8 @@ _CORE: Final = "EngineCore"
 _API: Final = "APIServer"
 _KV_WANTED_GIB = 0.29
 _OOM_TRIED_GIB = 2.62
+# Token counts a TPU compiles its graphs for; the reference log has one line each.
+_TPU_GRAPHS = (16, 64, 256, 1024, 4096)
 
 
 class StartupError(SystemExit):
@@ -49,11 +51,17 @@ class Startup:
         self._check_context()
         self._phase("import")
         self._load_weights()
-        engine_s = self._phase("compile")
-        log(_CORE, "monitor.py:64", f"torch.compile takes {engine_s:.2f} s in total")
-        compile_s = engine_s
-        engine_s += self._phase("kv_cache")
-        self._size_kv_cache()
+        if self._tpu:
+            # On a TPU the memory is laid out first, and every graph is compiled after that.
+            engine_s = self._phase("kv_cache")
+            self._size_kv_cache()
+            compile_s = self._compile_graphs()
+            engine_s += compile_s
+        else:
+            compile_s = self._phase("compile")
+            log(_CORE, "monitor.py:64", f"torch.compile takes {compile_s:.2f} s in total")
+            engine_s = compile_s + self._phase("kv_cache")
+            self._size_kv_cache()
         log(
             _CORE,
             "core.py:402",
@@ -63,11 +71,29 @@ class Startup:
         self._phase("api")
         log(_API, "entry.py:136", "Supported tasks: ['generate']")
 
-    def _phase(self, name: str) -> float:
+    @property
+    def _tpu(self) -> bool:
+        return self._config.profile.accelerator.kind == "tpu"
+
+    def _compile_graphs(self) -> float:
+        """Compile one graph after the other; returns the seconds it took."""
+        total_s = 0.0
+        for index, tokens in enumerate(_TPU_GRAPHS):
+            seconds = self._phase("compile", share=1 / len(_TPU_GRAPHS))
+            total_s += seconds
+            log(
+                _CORE,
+                "compilation_manager.py:102",
+                f"Compilation of worker0 backbone graph {index}, {tokens} tokens, finished in "
+                f"{seconds:.2f} [secs].",
+            )
+        return total_s
+
+    def _phase(self, name: str, share: float = 1.0) -> float:
         """Wait for one phase; returns the seconds it took."""
         reference_s = sum(p.seconds.value for p in self._config.profile.startup if p.name == name)
         speed = self._config.startup_speed
-        seconds = reference_s / speed if speed else 0.0
+        seconds = reference_s * share / speed if speed else 0.0
         if seconds:
             time.sleep(seconds)
         return seconds
@@ -153,6 +179,8 @@ class Startup:
         kv_gib = config.kv_cache_gib()
         if self._failure.kind == "kv":
             kv_gib = -_KV_WANTED_GIB
+        if self._tpu:
+            self._say_tpu_memory(kv_gib)
         log(_CORE, "gpu_worker.py:424", f"Available KV cache memory: {kv_gib:.2f} GiB")
         if kv_gib <= 0:
             self._fail_engine_core(
@@ -170,17 +198,46 @@ class Startup:
                 "increasing `gpu_memory_utilization` or decreasing `max_model_len` when "
                 "initializing the engine."
             )
+        size = f"GPU KV cache size: {tokens:,} tokens"
+        concurrency = (
+            f"Maximum concurrency for {config.max_model_len:,} tokens per request: "
+            f"{tokens / config.max_model_len:.2f}x"
+        )
+        # CUDA's line has both; on a TPU each has its own.
+        for text in (size, concurrency) if self._tpu else (f"{size}, {concurrency}",):
+            log(_CORE, "kv_cache_utils.py:2327", text)
+
+    def _say_tpu_memory(self, kv_gib: float) -> None:
+        """The memory statistics of a TPU, and its wrong word about fp8."""
+        config = self._config
+        chip = config.profile.accelerator
+        limit = chip.memory_gib.value
+        cap = limit * chip.default_memory_utilization.value
         log(
             _CORE,
-            "kv_cache_utils.py:2327",
-            f"GPU KV cache size: {tokens:,} tokens, Maximum concurrency for "
-            f"{config.max_model_len:,} tokens per request: {tokens / config.max_model_len:.2f}x",
+            "tpu_worker.py:266",
+            f"Memory statistics | total_hbm_limit_gb={limit:.2f}GiB | "
+            f"total_hbm_limit_cap_gb={cap:.2f}GiB | "
+            f"total_hbm_used_gb={config.step_model().weights_gib:.2f}GiB | "
+            f"total_hbm_avail_gb={kv_gib:.2f}GiB",
         )
+        if config.kv_cache_dtype == "fp8":
+            for _ in range(20):
+                log(
+                    _CORE,
+                    "tpu_runner.py:311",
+                    "Automatically using fp8_e5m2 for FP8 KV cache on TPU v6e.",
+                )
 
     def _fail_out_of_memory(self, total_gib: float) -> NoReturn:
         free_gib = total_gib - min(
             self._config.step_model().weights_gib, total_gib - _OOM_TRIED_GIB * 0.7
         )
+        if self._tpu:
+            self._fail_engine_core(
+                "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory on HBM. HLO "
+                f"temporaries (16.23G) exceeds available HBM ({free_gib:.2f}G)"
+            )
         self._fail_engine_core(
             f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {_OOM_TRIED_GIB} GiB. "
             f"GPU 0 has a total capacity of {total_gib:.2f} GiB of which {free_gib:.2f} GiB is "

@@ -206,7 +206,9 @@ class Life:
             name,
             instance_id=str(machine["id"]),
             metadata=_metadata(machine),
-            accelerator=str(gpus[0].get("acceleratorType") or "").rpartition("/")[2],
+            accelerator=str(gpus[0].get("acceleratorType") or "").rpartition("/")[2]
+            or str(machine["machineType"]).rpartition("/")[2],
+            account=str((machine.get("serviceAccounts") or [{}])[0].get("email") or ""),
             disks=[
                 {
                     "name": entry["deviceName"],

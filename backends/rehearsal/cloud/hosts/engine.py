@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
 def _trouble(
     machine: Machine, state: Json, argv: list[str], model: str, load_format: str
 ) -> int | None:
-    if state["kind"] == "tpu":
+    if state.get("tpu"):
         return None
     if not state.get("driver_loaded"):
         _say(
@@ -116,7 +116,7 @@ def _clamped(folder: str) -> bool:
 
 
 def _profile(state: Json) -> TargetProfile:
-    if state["kind"] == "tpu":
+    if state.get("tpu"):
         return TPU_V6E
     return PROFILES[_PROFILE_BY_GPU.get((state.get("gpu") or {}).get("name", ""), GCE_T4.name)]
 

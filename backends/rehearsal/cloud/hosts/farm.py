@@ -125,7 +125,7 @@ class HostFarm:
                 node `tpu.ID-WORKER`).
             workers: Machines of a node.
             metadata: Its metadata; `startup-script` is run at every boot.
-            accelerator: GPU type; its driver is not installed.
+            accelerator: GPU type, whose driver is not installed; or a machine type with TPUs.
             disks: Data disks: `name` (device name), `size_gb`, `source` (the disk's own name).
             alias: gcloud's name for the host key where it is another.
             docker: Whether docker is installed; as in Google's image of that kind unless given.
@@ -159,6 +159,7 @@ class HostFarm:
                 "metadata": dict(metadata or {}),
                 "account": account,
                 "gpu": _GPUS.get(accelerator),
+                "tpu": kind == "tpu" or accelerator.startswith("ct6e-"),
                 "host_key": uuid.uuid4().hex,
                 "packages": {"docker.io": "26.1"}
                 if (kind == "tpu" and docker is not False)
