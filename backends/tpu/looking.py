@@ -40,6 +40,7 @@ SEARCH = "search"
 # A look over ssh costs a session; a status that is asked for again and again is answered from it.
 _SIGHT_KEPT_S = 2.0
 _ASK_TIMEOUT_S = 8.0
+_CONNECT_S = 4.0
 
 
 class TpuLooking(Backend):
@@ -58,6 +59,7 @@ class TpuLooking(Backend):
         self.api = TpuApi(self.cloud)
         self._sights: dict[str, Machine] = {}
         self._hosts: dict[tuple[str, int], SshHost] = {}
+        self._opening: dict[str, asyncio.Task[None]] = {}
 
     # --------------------------------------------------------------------------------- finding
 
@@ -407,9 +409,39 @@ class TpuLooking(Backend):
                 return None
         except DevopsError as error:
             return Machine(problem=f"{error.code}: {error.message}", seen_at=time.time())
-        machine = await look(await self.host(request), detail=detail)
+        host = await self.host(request)
+        opened = await self._opened(request.key, host)
+        machine = opened or await look(host, detail=detail)
         self._sights[request.key] = machine
         return machine
+
+    async def _opened(self, key: str, host: SshHost) -> Machine | None:
+        """Open the connection; what to say instead of a look while that takes long.
+
+        gcloud takes seconds, and tries for half a minute while a machine is starting. It goes on
+        beside the calls that ask how things are.
+        """
+        from backends.tpu.sight import Machine
+
+        opening = self._opening.get(key)
+        if opening is None:
+            opening = self._opening[key] = asyncio.create_task(host.connect())
+        done, _ = await asyncio.wait({opening}, timeout=_CONNECT_S)
+        if not done:
+            return Machine(problem="gcloud is connecting", unreachable=True, seen_at=time.time())
+        self._opening.pop(key, None)
+        try:
+            opening.result()
+        except HostUnreachableError as error:
+            words = error.words.strip().splitlines()
+            return Machine(
+                problem=words[-1] if words else error.message,
+                unreachable=True,
+                seen_at=time.time(),
+            )
+        except DevopsError as error:
+            return Machine(problem=f"{error.code}: {error.message}", seen_at=time.time())
+        return None
 
     def forget(self, request: TpuRequest) -> None:
         """Look at a deployment's machine afresh next time."""

@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from backends.clouds.hosts import SshHost
 from backends.core.errors import DevopsError, HostUnreachableError
 from backends.knowledge.tpu import CONTAINER
 from backends.serving.startup_log import StartupLog, StartupProgress
@@ -27,8 +26,6 @@ _MARK = "@@vllm-devops@@"
 _LOG_HEAD_BYTES = 400_000
 _LOG_TAIL_LINES = 60
 _TIMEOUT_S = 20.0
-# gcloud tries again and again while a machine is starting; a status does not wait for that.
-_CONNECT_TIMEOUT_S = 15.0
 
 # Parts are told apart by a line of their own; `$1` is the container, `$2` whether detail is wanted.
 _LOOK = f"""
@@ -92,8 +89,6 @@ async def look(host: Host, *, detail: bool = False) -> Machine:
         detail: Whether CPU, memory and disks are wanted.
     """
     try:
-        if isinstance(host, SshHost):
-            await host.connect(timeout_s=_CONNECT_TIMEOUT_S)
         result = await host.run(
             ["bash", "-c", _LOOK, "look", CONTAINER, "detail" if detail else ""],
             timeout_s=_TIMEOUT_S,

@@ -22,7 +22,7 @@ async def test_flex_start_from_capacity_to_nothing_left(cloud: Cloud, caller: Ca
     )
     assert planned.ok["price"]["usd_per_hour"] == 1.35
     done = await caller.tool("deploy", target=TARGET, name="gemma4", plan_id=planned.plan_id)
-    assert done.ok["state"] in {"creating", "starting", "ready"}, done.text
+    assert "accepted" in done.ok["summary"], done.text
     waited = (await caller.tool("wait_until_ready", target=TARGET, name="gemma4")).ok
     assert waited["state"] == "ready", waited["summary"]
     assert waited["models"] == ["google/gemma-4-E2B-it"]
