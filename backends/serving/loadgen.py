@@ -42,6 +42,9 @@ class LevelSpec:
         after_window: Awaited after the last measured request.
         send_at_ns: Makes an open loop: when each body is sent, in nanoseconds from the start of
             the window, ascending (see `backends.serving.engine.schedule`). None: a closed loop.
+        turns: So many bodies in a row make a conversation, of a closed loop: each is sent on the
+            stream of the one before, with the model's answers in it in the place of the marks of
+            `backends.serving.engine.turns`.
     """
 
     concurrency: int
@@ -53,6 +56,7 @@ class LevelSpec:
     before_window: Callable[[], Awaitable[None]] | None = None
     after_window: Callable[[], Awaitable[None]] | None = None
     send_at_ns: Sequence[int] | None = None
+    turns: int = 1
 
 
 @dataclass(slots=True)

@@ -129,6 +129,7 @@ class Measurer:
             before_window=lambda: self._scrape(scrape),
             after_window=lambda: self._scrape(scrape),
             send_at_ns=cell.send_at_ns(spec),
+            turns=spec.turns_in_a_row,
         )
         raw = await self._engine.run_level(
             level,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from backends.core.errors import EndpointError
 from backends.serving.datasets import BUILTIN, Row, read_dataset
+from backends.serving.engine.turns import answer_mark
 from backends.serving.spec import MADE_TO_LENGTH
 
 if TYPE_CHECKING:
@@ -149,28 +150,39 @@ class PromptMaker:
         if self._rows:
             return [self._body_of_row(f"{phase}{level}.{i}", warmup=warmup) for i in range(count)]
         if self._spec.source == "multi_turn":
-            asked = self._conversations(f"{phase}{level}", count, context)
+            asked = self._conversations(f"{phase}{level}", count, context, warmup=warmup)
             return [self._body({"messages": messages}, warmup=warmup) for messages in asked]
         return [
             self._body(self._asked(self.prompt(level, index, phase, context)), warmup=warmup)
             for index in range(count)
         ]
 
-    def _conversations(self, name: str, count: int, context: int | None) -> list[Messages]:
+    def _conversations(
+        self, name: str, count: int, context: int | None, *, warmup: bool
+    ) -> list[Messages]:
         """Return the requests of conversations: first the first turn of each, then the second...
 
         So a turn is sent when the turns before it have been answered, provided there are as many
-        conversations as streams. The answers in between are made up, `max_tokens` words long: what
-        the model said cannot be known before it has, and only the cached prompt is shared.
+        conversations as streams. The answers in between are made up, `max_tokens` words long; with
+        `turn_answers=own` they are marks, to be filled by whoever gets the answers, and a
+        conversation's turns stand together. Warm-ups are first turns then.
         """
         turns = self._spec.turns
+        if self._spec.turn_answers == "own":
+            if warmup:
+                return [self._conversation(f"{name}.{i}", 1, context) for i in range(count)]
+            wanted = [divmod(place, turns) for place in range(count)]
+            return [self._conversation(f"{name}.{c}", turn + 1, context) for c, turn in wanted]
         conversations = max(1, -(-count // turns))
         out: list[Messages] = []
         for turn, number in itertools.product(range(turns), range(conversations)):
             out.append(self._conversation(f"{name}.{number}", turn + 1, context))
         return out[:count]
 
-    def _conversation(self, name: str, turns: int, context: int | None) -> Messages:
+    def _conversation(
+        self, name: str, turns: int, context: int | None, *, made: bool = False
+    ) -> Messages:
+        made = made or self._spec.turn_answers == "made"
         wanted = context or self._spec.prompt_tokens
         first = self._random_words(f"{name}.0", self._words.get(wanted, 1))
         messages = [{"role": "user", "content": f"{self._mark(name)} {first}"}]
@@ -178,7 +190,8 @@ class PromptMaker:
             answer = self._random_words(f"{name}.{turn}a", self._spec.max_tokens)
             asked = self._random_words(f"{name}.{turn}", self._turn_words.get(wanted, 1))
             # a word at the very begin has no space before it and may be other tokens
-            messages.append({"role": "assistant", "content": f"So {answer}"})
+            said = f"So {answer}" if made else answer_mark(turn - 1)
+            messages.append({"role": "assistant", "content": said})
             messages.append({"role": "user", "content": f"And {asked}"})
         return messages
 
@@ -292,7 +305,8 @@ class PromptMaker:
 
         async def second(words: int) -> int:
             self._turn_words[wanted] = words
-            return await self._count_messages(client, self._conversation("c", 2, wanted))
+            messages = self._conversation("c", 2, wanted, made=True)
+            return await self._count_messages(client, messages)
 
         self._words[wanted], counted = await fit(first, wanted)
         self._turn_words[wanted], _ = await fit(second, counted + wanted + self._spec.max_tokens)
@@ -333,7 +347,7 @@ class PromptMaker:
         if spec.source == "multi_turn":
             return (
                 f"in conversations of {spec.turns} turns; each adds as many and an answer of "
-                f"{spec.max_tokens} made-up words"
+                f"{spec.max_tokens} {'tokens' if spec.turn_answers == 'own' else 'made-up words'}"
             )
         salt = "with a salt, different in every request" if spec.salted else "without salt"
         return f"{salt}, seed {spec.seed}"

@@ -104,6 +104,11 @@ class BenchmarkSpec(BaseModel):
         1, ge=1, le=1000, description="shared_prefix: how many different ones, in turn"
     )
     turns: int = Field(4, ge=1, le=64, description="multi_turn: requests a conversation")
+    turn_answers: Literal["made", "own"] = Field(
+        "made",
+        description="multi_turn: what was answered before, in a later turn: words made up "
+        "beforehand, or what the model itself said (a closed loop, a conversation a stream)",
+    )
     dataset_path: Path | None = Field(
         None, description="file: JSONL or CSV, fields as docs/BENCHMARKING.md says"
     )
@@ -253,6 +258,11 @@ class BenchmarkSpec(BaseModel):
                 self.prompt_source == "multi_turn" and self.endpoint_kind != "chat",
                 "multi_turn needs endpoint_kind=chat",
             ),
+            (
+                self.turn_answers == "own"
+                and (self.source != "multi_turn" or self.request_rates is not None),
+                "turn_answers=own goes with multi_turn and a closed loop",
+            ),
             (self.mode == "knee" and not self.slo, "mode=knee needs slo: what is to be met"),
             (
                 (self.contexts is not None) != (self.mode == "grid"),
@@ -306,7 +316,7 @@ class BenchmarkSpec(BaseModel):
             fields.setdefault("mode", "grid")
         for names, source in (
             (("dataset_path",), "file"),
-            (("turns",), "multi_turn"),
+            (("turns", "turn_answers"), "multi_turn"),
             (("prefix_tokens", "prefixes"), "shared_prefix"),
             (("prompt_tokens",), "generated"),
         ):
@@ -330,6 +340,11 @@ class BenchmarkSpec(BaseModel):
     def salted(self) -> bool:
         """Whether prompts are told apart by a salt."""
         return self.source != "file" if self.salt is None else self.salt
+
+    @property
+    def turns_in_a_row(self) -> int:
+        """How many requests in a row are a conversation that holds the model's own answers."""
+        return self.turns if self.turn_answers == "own" else 1
 
     def requests_for(self, concurrency: int, rate: float | None = None) -> int:
         """Return how many requests are measured at a level; every stream has at least one.

@@ -102,6 +102,7 @@ class AnswerReader:
     Args:
         record: What is filled in.
         framed: Whether the events come in the frames of an AWS event stream.
+        keep_text: Whether the answer's text is wanted; then every event is read in full.
 
     Attributes:
         is_broken: Whether the bytes have stopped making sense; the connection is of no more use.
@@ -125,7 +126,9 @@ class AnswerReader:
         "waiting",
     )
 
-    def __init__(self, record: RequestRecord, *, framed: bool = False) -> None:
+    def __init__(
+        self, record: RequestRecord, *, framed: bool = False, keep_text: bool = False
+    ) -> None:
         self.record = record
         self.full_events = 0
         self.waiting = 0
@@ -133,12 +136,17 @@ class AnswerReader:
         self._http = HttpResponseReader()
         self._frames: FrameDecoder | None = None
         self._decoder: SseDecoder | None = None
-        self._tally = StreamTally(content_ns=record.content_ns)
+        self._tally = StreamTally(keep_text=keep_text, content_ns=record.content_ns)
         self._refusal = b""
         self._broken: Failure | None = None
         self._patterns: list[Pattern] = []
         self._shortcut: Pattern | None = None
-        self._lessons = 0
+        self._lessons = _MAX_LESSONS if keep_text else 0
+
+    @property
+    def text(self) -> str:
+        """The answer, without its reasoning, where it was to be kept."""
+        return "".join(self._tally.text)
 
     @property
     def is_complete(self) -> bool:

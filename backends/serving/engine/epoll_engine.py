@@ -191,7 +191,15 @@ class _Level:
         self._records = self.raw.records if part == "measuring" else []
         self._errors = self._events_kept = 0
         spec, size = self.spec, len(self._crew.workers)
-        shares = [range(first, len(bodies), size) for first in range(size)]
+        turns = spec.turns if part == "measuring" else 1
+        shares = [
+            [
+                place
+                for conversation in range(first * turns, len(bodies), size * turns)
+                for place in range(conversation, min(conversation + turns, len(bodies)))
+            ]
+            for first in range(size)
+        ]
         await self._crew.drive(
             [
                 Drive(
@@ -200,6 +208,7 @@ class _Level:
                     None if send_at_ns is None else [send_at_ns[place] for place in places],
                     spec.max_error_rate,
                     max(8, spec.concurrency) // size,
+                    turns,
                 )
                 for places in shares
             ]

@@ -56,6 +56,7 @@ class Drive:
         send_at_ns: When each is to be sent, counted from the start; None for a closed loop.
         max_error_rate: As in `LevelSpec`, for this worker's own requests.
         error_floor: How many requests must have ended before that is asked.
+        turns: So many requests in a row make a conversation; see `turns.Conversations`.
     """
 
     part: Part
@@ -63,6 +64,7 @@ class Drive:
     send_at_ns: list[int] | None
     max_error_rate: float
     error_floor: int
+    turns: int = 1
 
 
 @dataclass(frozen=True)

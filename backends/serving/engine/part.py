@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from backends.serving.engine.clock import kernel_minus_monotonic_ns
 from backends.serving.engine.messages import PartEnd
+from backends.serving.engine.turns import Conversations
 
 if TYPE_CHECKING:
     from backends.serving.engine.messages import Drive
@@ -45,7 +46,8 @@ class Part:
 
     def __init__(self, drive: Drive) -> None:
         self.drive = drive
-        self.waiting = deque(drive.requests)
+        self.talks = Conversations(drive.requests, drive.turns) if drive.turns > 1 else None
+        self.waiting = deque(drive.requests) if self.talks is None else self.talks.first
         self.account = PartEnd()
         self.in_flight = 0
         self.done = 0

@@ -57,6 +57,7 @@ class Streams:
         backlog: What was received and waits to be read.
         account: Where troubles are counted.
         received: Sockets that were ready so far.
+        keeps_text: Whether the text of answers is kept.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Streams:
         self.lanes = [Lane(number) for number in range(setup.lanes)]
         self.account = PartEnd()
         self.received = 0
+        self.keeps_text = False
         self.backlog = Backlog(offset_ns, self._was_read, on_read_so_far)
         self._target = setup.target
         self._tls = None if setup.target.tls is None else setup.target.tls.context()
@@ -111,7 +113,8 @@ class Streams:
 
     def begin(self, lane: Lane, record: RequestRecord, request: bytes) -> None:
         """Send a request on a free lane, over a new connection where there is none."""
-        lane.take(AnswerReader(record, framed=self._target.wire is not None), request)
+        framed = self._target.wire is not None
+        lane.take(AnswerReader(record, framed=framed, keep_text=self.keeps_text), request)
         if lane.is_up:
             self._transmit(lane, lane.link)
             return

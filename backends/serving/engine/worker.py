@@ -42,10 +42,12 @@ from backends.serving.engine.poller import Poller
 from backends.serving.engine.requests import RequestMaker
 from backends.serving.engine.streams import SECOND_NS, Streams
 from backends.serving.loadgen import RequestRecord
+from backends.serving.wire import Failure
 
 if TYPE_CHECKING:
     from backends.serving.engine.answer import AnswerReader
     from backends.serving.engine.lane import Lane
+    from backends.serving.engine.turns import Conversations, Request
 
 TICK_NS = 50_000_000
 REPORT_NS = 250_000_000
@@ -102,6 +104,9 @@ class Worker:
         self._free: list[Lane] = []
         self._to_send: deque[tuple[Lane, int | None]] = deque()
         self._paused: list[tuple[int, int]] = []
+        self._carried: dict[int, int] = {}
+        self._between: dict[int, tuple[Lane, int]] = {}
+        self._next_turn: dict[int, Request] = {}
         self._next_tick_ns = self._next_report_ns = 0
         self._tick_at_ns = now_ns()
         self._received_at_tick = 0
@@ -188,6 +193,7 @@ class Worker:
         self._streams.account = part.account
         self._streams.reopen()
         self._free.clear()
+        self._streams.keeps_text = part.talks is not None
         self._maker.begin(part.waiting, len(self._streams.lanes))
         gc.collect()
         gc.freeze()
@@ -225,11 +231,12 @@ class Worker:
     def _send_next(self, part: Part, lane: Lane, free_since_ns: int | None) -> None:
         """Give a lane of a closed loop its next request."""
         part.resting -= 1
-        upcoming = part.take()
+        turn = self._next_turn.pop(lane.number, None)
+        upcoming = part.take() if turn is None else turn
         if upcoming is None:
             self._free.append(lane)
             return
-        index, body, _ = upcoming
+        index, body = upcoming[0], upcoming[1]
         record = self._send(part, lane, index, body, None)
         if free_since_ns is not None and lane.is_up:
             record.send_lag_ns = max(0, record.sent_ns - free_since_ns)
@@ -259,6 +266,7 @@ class Worker:
         request_id, request = self._maker.make(index, body, is_measured=part.is_measured)
         record = RequestRecord(index, request_id, sent_ns=0, intended_ns=intended_ns)
         part.in_flight += 1
+        self._carried[lane.number] = index
         self._streams.begin(lane, record, request)
         return record
 
@@ -286,6 +294,12 @@ class Worker:
             self._free.append(lane)
             return
         part.resting += 1
+        if part.talks is not None:  # what comes next is known when the answer has been read
+            self._between[self._carried[lane.number]] = lane, since_ns
+            return
+        self._goes_on(lane, since_ns, failed)
+
+    def _goes_on(self, lane: Lane, since_ns: int, failed: bool) -> None:
         if failed:
             heapq.heappush(self._paused, (now_ns() + PAUSE_AFTER_FAILURE_NS, lane.number))
         else:
@@ -300,8 +314,27 @@ class Worker:
             return
         was_over = part.is_over
         part.add(record)
+        if part.talks is not None and not part.is_over:
+            self._talk_on(part, part.talks, reader)
         if part.is_over and not was_over:
             self._leave_off(part)
+
+    def _talk_on(self, part: Part, talks: Conversations, reader: AnswerReader) -> None:
+        """Give a stream the next turn of its conversation, or end that with a turn that failed."""
+        record = reader.record
+        lane, since_ns = self._between.pop(record.index)
+        failed = record.failure is not None
+        if failed:
+            at_ns = now_ns()
+            for index in talks.broken_off(record.index):
+                failure = Failure("turn_not_sent", "a turn before it in its conversation failed")
+                unsent = RequestRecord(index, "", at_ns, end_ns=at_ns, failure=failure)
+                part.add(unsent)
+        else:
+            turn = talks.after(record.index, reader.text)
+            if turn is not None:
+                self._next_turn[lane.number] = turn
+        self._goes_on(lane, since_ns, failed)
 
     def _learn(self, reader: AnswerReader) -> None:
         self._pace.saw(reader.record.content_ns, reader.record.sent_ns)
@@ -311,6 +344,8 @@ class Worker:
         self._streams.abandon()
         self._paused.clear()
         self._to_send.clear()
+        self._between.clear()
+        self._next_turn.clear()
         part.in_flight = part.resting = 0
 
     # ---- now and then ---------------------------------------------------------------------------
