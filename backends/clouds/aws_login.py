@@ -9,6 +9,7 @@ the CLI is run without them too.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import time
@@ -292,11 +293,20 @@ def region_of(env: Mapping[str, str]) -> str | None:
     return env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or None
 
 
+@functools.cache
+def _loader() -> Any:  # noqa: ANN401 (botocore's)
+    """The descriptions of AWS's services, read once; SageMaker's alone is 2 MB."""
+    from botocore.loaders import create_loader  # type: ignore[import-untyped]
+
+    return create_loader()
+
+
 def _session(env: Mapping[str, str]) -> Any:  # noqa: ANN401 (botocore's)
     """A session that reads the files and the profile that these variables name. Blocks."""
     import botocore.session  # type: ignore[import-untyped]
 
     session = botocore.session.Session()
+    session.register_component("data_loader", _loader())
     session.user_agent_extra = "vllm-devops"
     for variable, name in (
         ("config_file", "AWS_CONFIG_FILE"),

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from backends.core.errors import ConflictError, DevopsError, InvalidInputError, NotFoundError
+from backends.core.errors import (
+    ConflictError,
+    DevopsError,
+    NotFoundError,
+    QuotaError,
+)
 from backends.core.plans import Plan, Step, describe
 from backends.core.problems import or_problem
 from backends.knowledge.sagemaker import PROFILE, SAGEMAKER_IMAGE_NOTE, USD_PER_GIB_LOGS, ami_for
@@ -17,6 +23,7 @@ from backends.sagemaker.steps import (
     create_steps,
     live_of,
     role_steps,
+    update_of,
     update_steps,
     wanted,
 )
@@ -48,7 +55,14 @@ async def plan_deployment(target: SageMakerLooking, spec: SageMakerSpec) -> Plan
     found = world.found(spec.name, region)
     running = found if found is not None and found.endpoint is not None else None
     with_model = spec.model_copy(update={"model": early.model})
-    types, left_out = chosen_types(with_model, types, place, int(early.instances or 1))
+    try:
+        types, left_out = chosen_types(with_model, types, place, int(early.instances or 1))
+    except QuotaError:
+        # What was kept may be out of date: somebody may have been given what was asked for.
+        limits = await target.quotas.limits(region, fresh=True)
+        place = replace(place, limits=limits)
+        world = replace(world, places=(place, *world.places[1:]))
+        types, left_out = chosen_types(with_model, types, place, int(early.instances or 1))
     if running is not None and spec.candidate:
         left_out += check_beside(spec, running, place, types, int(early.instances or 1))
     full = resolved(spec, region, types)
@@ -96,7 +110,8 @@ async def _home(target: SageMakerLooking, name: str) -> str:
     """Where it is already, else where deployments go by default."""
     try:
         return (await target.find(name)).region
-    except (NotFoundError, InvalidInputError, ConflictError):
+    except DevopsError:
+        # Not there, or not known: what does not answer is met again, or warned of, below.
         return target.home()
 
 
@@ -137,7 +152,7 @@ async def _create(
 async def _update(
     target: SageMakerLooking, spec: SageMakerSpec, world: World, place: Place, found: Deployed
 ) -> list[Step]:
-    what = wanted(spec, place.region, place.image, 0.0 if spec.candidate else 1.0)
+    what = update_of(spec, place, found)
     running = [variant.name for variant in found.endpoint.variants] if found.endpoint else []
     if what.variant in running and (spec.candidate or len(running) == 1):
         raise ConflictError(

@@ -22,6 +22,7 @@ from backends.core.errors import (
     NotFoundError,
     NotManagedError,
     NotSetUpError,
+    RateLimitedError,
     UnauthenticatedError,
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
@@ -47,6 +48,9 @@ _SIGNS = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
 )
+
+# `aws login` is renewed by every process at once (CreateOAuth2Token, "Rate exceeded").
+_LOGIN_WAITS_S = (0.5, 1.0, 2.0)
 
 DEFAULT_REGION = "us-east-2"
 """Where the reference deployment runs."""
@@ -99,13 +103,22 @@ class SageMakerLooking(Backend):
                 "that has a role, to set AWS_REGION.",
             )
         try:
-            return (await self.aws.identity()).account
+            return await self._account_number()
         except UnauthenticatedError as error:
             if error.words:
                 raise  # there is a login, and it is dead: what it made may be running
             raise NotSetUpError(
                 f"{self.target} is not set up: {error.message}", next_action=error.next_action
             ) from error
+
+    async def _account_number(self) -> str:
+        """Who we are; asked again where the sign-in service throttles a login that is renewed."""
+        for wait_s in _LOGIN_WAITS_S:
+            try:
+                return (await self.aws.identity()).account
+            except RateLimitedError:
+                await asyncio.sleep(wait_s)
+        return (await self.aws.identity()).account
 
     def _named(self) -> bool:
         """Whether anything here says that AWS is used. Blocks for two looks at the disk.
@@ -156,8 +169,9 @@ class SageMakerLooking(Backend):
         known = region or self._where.get(name)
         if known is not None:
             found = await self._in_region(known, name)
-            if found is not None:
+            if found is not None and (found.endpoint is not None or region is not None):
                 return found
+            # Stopped here, it may run elsewhere: an operation may have taken it there.
             self._where.pop(name, None)
             if region is not None:
                 raise self._not_here(name, (region,))
@@ -239,15 +253,15 @@ class SageMakerLooking(Backend):
         first = next(iter(silent.values()))
         names = ", ".join(silent)
         said = "; ".join(f"{region}: {words_of(error)}" for region, error in silent.items())
-        if isinstance(first, UnauthenticatedError):
-            return first
+        if isinstance(first, UnauthenticatedError) and len(silent) == len(self.regions()):
+            return first  # the login is dead everywhere
         error = type(first) if type(first).__init__ is DevopsError.__init__ else CloudError
         return error(
             f"{len(silent)} AWS regions did not answer ({names}), so {what} is not known. {said}",
             words=first.words,
             cause=first.cause,
-            next_action=first.next_action
-            or "Try again; or set VLLM_DEVOPS_AWS_REGIONS to the regions in use.",
+            next_action=f"{first.next_action or 'Try again'}; or leave the region out: set "
+            "VLLM_DEVOPS_AWS_REGIONS to those in use.",
         )
 
     def _not_here(self, name: str, regions: Sequence[str]) -> NotFoundError:
@@ -380,9 +394,14 @@ class SageMakerLooking(Backend):
         if endpoint is None or (endpoint.status == "Failed" and not endpoint.placed):
             return 0.0
         placed = _placed(deployed)
+        if not placed and endpoint.status == "Creating":
+            if not endpoint.placed and not (await self.sight(deployed)).stream:
+                return 0.0  # nothing is charged before an instance is placed
+            if len(deployed.types) == 1 and deployed.config is not None:
+                count = sum(variant.count for variant in deployed.config.variants)
+                placed = {deployed.types[0]: count}
         if not placed:
-            # Creating, and nothing is counted yet: nothing is charged before it is placed.
-            return 0.0 if endpoint.status == "Creating" else None
+            return None
         rates: dict[str, Fact] = await self.catalogue.rates(deployed.region, list(placed))
         if len(rates) < len(placed):
             return None

@@ -36,7 +36,9 @@ class Wanted:
     raw: Mapping[str, Any]
 
 
-def wanted(spec: SageMakerSpec, region: str, tag: ImageTag | None, weight: float) -> Wanted:
+def wanted(
+    spec: SageMakerSpec, region: str, tag: ImageTag | None, weight: float, *, beside: str = ""
+) -> Wanted:
     """What a request comes to in a region.
 
     Args:
@@ -44,6 +46,8 @@ def wanted(spec: SageMakerSpec, region: str, tag: ImageTag | None, weight: float
         region: Where.
         tag: The region's newest image, where the request names none.
         weight: Of the variant.
+        beside: The configuration that a candidate is added to; with the same settings it is
+            another variant all the same.
     """
     image = spec.image or f"{registry(region)}:{tag.tag if tag else ''}"
     cuda = tag.cuda if tag is not None else (13, 0)
@@ -51,7 +55,7 @@ def wanted(spec: SageMakerSpec, region: str, tag: ImageTag | None, weight: float
     container = commands.container(spec, image)
     # The name stands for the settings, so what has another setting has another name.
     draft = commands.variant(spec, "", "", ami, 1.0)
-    digest = commands.digest_of([container, draft, spec.role, sorted(spec.tags)])
+    digest = commands.digest_of([container, draft, spec.role, sorted(spec.tags), beside])
     name = commands.config_name(spec.name, digest)
     variant = commands.variant_name(digest)
     return Wanted(
@@ -129,7 +133,7 @@ def update_steps(
     region, name = place.region, spec.name
     tags = commands.tags_of(name, spec.tags)
     serving = _serving(found)
-    what = wanted(spec, region, place.image, 0.0 if spec.candidate else 1.0)
+    what = update_of(spec, place, found)
     steps = [] if model_there else [_model(spec, world, region, what, tags)]
     variants: list[Mapping[str, Any]] = [what.raw]
     config = what.name
@@ -165,6 +169,13 @@ def update_steps(
         )
     )
     return steps
+
+
+def update_of(spec: SageMakerSpec, place: Place, found: Deployed) -> Wanted:
+    """What a request comes to for an endpoint that runs."""
+    beside = found.config.name if spec.candidate and found.config else ""
+    weight = 0.0 if spec.candidate else 1.0
+    return wanted(spec, place.region, place.image, weight, beside=beside)
 
 
 def rollout_of(spec: SageMakerSpec, alarms: Sequence[str]) -> dict[str, Any]:

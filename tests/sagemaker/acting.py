@@ -75,7 +75,7 @@ async def finished(caller: Caller, operation_id: str) -> dict[str, Any]:
 def operation_in(done: Sequence[str]) -> str:
     """The id of the operation that a plan's steps started."""
     line = next(line for line in done if "operation op-" in line)
-    return line.partition("operation ")[2].partition(";")[0]
+    return f"op-{line.partition('operation op-')[2].partition(';')[0]}"
 
 
 def without_cli(monkeypatch: pytest.MonkeyPatch, *but: str) -> list[list[str]]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
+from backends.clouds.aws import Aws
 from backends.core.errors import InvalidInputError, QuotaError
 from backends.knowledge.sagemaker import DEFAULT_POOL
 from backends.sagemaker.checks import chosen_types
 from backends.sagemaker.endpoints import Deployed, Variant
-from backends.sagemaker.quotas import shortages, used
+from backends.sagemaker.quotas import Quotas, shortages, used
 from backends.sagemaker.spec import SageMakerSpec
 from tests.sagemaker.made import NAME, REGION, config, deployed, endpoint, limits, place, planned
 
@@ -84,3 +87,40 @@ def test_a_host_too_small_for_the_weights_is_left_out_or_refused() -> None:
     assert "unable to mmap" in left_out[0]
     with pytest.raises(InvalidInputError, match="16 GiB"):
         chosen_types(spec(model=qat, instance_types=["ml.g6.xlarge"]), ["ml.g6.xlarge"], big, 1)
+
+
+class FakeQuotas:
+    """Service Quotas, which knows when it is asked twice at once."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.at_once = 0
+        self.most_at_once = 0
+
+    async def items(
+        self, service: str, operation: str, key: str, region: str, **params: Any
+    ) -> list[dict[str, Any]]:
+        assert (service, operation, key) == ("service-quotas", "list_service_quotas", "Quotas")
+        assert params["ServiceCode"] == "sagemaker"
+        self.asked.append(region)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        return [
+            {"QuotaName": f"ml.g6.xlarge {use}", "Value": value, "QuotaCode": "L-1"}
+            for use, value in (("for training job usage", 9.0), ("for endpoint usage", 2.0))
+        ]
+
+
+async def test_regions_are_asked_one_after_the_other_once_and_kept() -> None:
+    fake = FakeQuotas()
+    quotas = Quotas(cast("Aws", fake))
+    regions = ["us-east-2", "us-west-2", "us-east-1"]
+    found = await asyncio.gather(*(quotas.limits(region) for region in regions))
+    assert [limits["ml.g6.xlarge"].value for limits in found] == [2.0, 2.0, 2.0]
+    await quotas.limits("us-east-2")
+    assert fake.asked == regions
+    assert fake.most_at_once == 1
+    await quotas.limits("us-east-2", fresh=True)
+    assert len(fake.asked) == 4

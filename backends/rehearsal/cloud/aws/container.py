@@ -99,7 +99,9 @@ def launch(
 def _needs_newer_driver(container: Json, variant: Json, machine: InstanceType) -> bool:
     cuda = _CUDA.search(str(container.get("Image", "")))
     wants = cuda is not None and int(cuda[1]) >= 130
-    return machine.gpu == "T4" and wants and variant.get("InferenceAmiVersion") != _CUDA_13_AMI
+    ami = variant.get("InferenceAmiVersion")
+    # Unless told, L4 machines come with a driver that is new enough, and T4 ones do not.
+    return wants and ami != _CUDA_13_AMI and (ami is not None or machine.gpu == "T4")
 
 
 def _checkpoint(env: Mapping[str, str]) -> Checkpoint | None:
