@@ -27,8 +27,9 @@ _PAGE = 1000
 _MAX_LINES = 2000
 _MAX_PAGES = 20
 _MAX_STREAMS = 10
-# Clocks of the endpoint's record and of its containers differ by a little.
-_SLACK_S = 5.0
+# Clocks of the endpoint's record and of its containers differ by a little. A stream is an
+# instance's, and an instance comes after its endpoint.
+_SLACK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class LogReader:
         self._sights: dict[tuple[str, str], tuple[float, float, Sight]] = {}
 
     async def streams(self, region: str, name: str, since: float) -> list[str]:
-        """The log streams that were written to since then, newest first.
+        """The log streams that were made since then, newest first.
 
         Raises:
             NotFoundError: There is no log group: no container of that name was ever started.
@@ -111,8 +112,7 @@ class LogReader:
         found = [
             item
             for item in answer.get("logStreams", ())
-            if max(item.get("lastEventTimestamp") or 0, item.get("creationTime") or 0)
-            >= (since - _SLACK_S) * 1000
+            if (item.get("creationTime") or 0) >= (since - _SLACK_S) * 1000
         ]
         found.sort(
             key=lambda item: (item.get("creationTime") or 0, item["logStreamName"]), reverse=True
