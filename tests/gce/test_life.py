@@ -1,0 +1,104 @@
+"""One machine from its plan to its end, with the real gcloud, in the rehearsal cloud."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.support.clients import Caller
+from tests.support.cloud import Cloud
+from tests.support.reply import Reply
+
+ON = {"target": "gce-t4", "name": "t4"}
+_NOTHING: dict[str, list[str]] = {"instances": [], "disks": [], "routers": []}
+
+
+async def _until(caller: Caller, state: str) -> list[Reply]:
+    """Wait for a state; every answer on the way."""
+    seen: list[Reply] = []
+    for _ in range(20):
+        seen.append(await caller.tool("wait_until_ready", **ON, timeout_s=40))
+        assert not seen[-1].is_error, seen[-1].text
+        if seen[-1].structured["state"] in {state, "failed", "stopped"}:
+            break
+    assert seen[-1].structured["state"] == state, seen[-1].text
+    return seen
+
+
+async def _end(caller: Caller, verb: str, **options: object) -> tuple[Reply, Reply]:
+    planned = await caller.tool(verb, **ON, options=options)
+    assert not planned.is_error, planned.text
+    done = await caller.tool(verb, **ON, plan_id=planned.plan_id)
+    assert not done.is_error, done.text
+    return planned, done
+
+
+async def _deploy(caller: Caller) -> Reply:
+    planned = await caller.tool("plan_deployment", **ON)
+    assert not planned.is_error, planned.text
+    began = time.monotonic()
+    deployed = await caller.tool("deploy", **ON, plan_id=planned.plan_id)
+    assert not deployed.is_error, deployed.text
+    assert deployed.structured["operation_id"]
+    assert time.monotonic() - began < 45
+    return planned
+
+
+def _left(cloud: Cloud) -> dict[str, list[str]]:
+    world = cloud.world()
+    return {kind: sorted(world[kind]) for kind in _NOTHING}
+
+
+async def test_from_the_plan_to_the_end(caller: Caller, cloud: Cloud) -> None:
+    planned = await _deploy(caller)
+    assert "--maintenance-policy=TERMINATE" in planned.text
+    await _until(caller, "ready")
+    _is_the_machine_that_was_described(cloud.world()["instances"]["us-west2-b/t4"])
+
+    told = await caller.tool("get_status", **ON, detail=True)
+    assert told.structured["state"] == "ready"
+    assert told.structured["host"]["gpu.name"] == "Tesla T4", told.structured["host"]
+    answer = await caller.tool("query_model", **ON, prompt="Hello", max_tokens=8)
+    assert not answer.is_error, answer.text
+    for source, words in [("engine", "vLLM"), ("prepare", "vllm"), ("serial", "login:")]:
+        log = await caller.tool("get_logs", **ON, source=source, lines=500)
+        assert words in log.text, source
+
+    # The machine's owner switches it off; one call brings everything back.
+    planned, done = await _end(caller, "stop_serving", power_off=True)
+    assert "about 30.44 USD a month" in planned.structured["keeps_billing"][0]
+    assert done.structured["keeps_billing"] == planned.structured["keeps_billing"]
+    listed = await caller.tool("list_deployments", target="gce-t4")
+    assert listed.structured["items"][0]["usd_per_hour"] == pytest.approx(0.0417)
+    started = await caller.tool("start_serving", **ON)
+    assert not started.is_error, started.text
+    await _until(caller, "ready")
+
+    # It ends; its data disk does not, unless that is asked for too.
+    planned, _ = await _end(caller, "destroy")
+    assert "t4-data (250 GiB pd-balanced in us-west2-b)" in planned.structured["keeps_billing"][0]
+    assert _left(cloud) == _NOTHING | {"disks": ["us-west2-b/t4-data"]}
+    listed = await caller.tool("list_deployments", target="gce-t4")
+    assert "only its data disk is kept" in listed.structured["items"][0]["note"]
+    planned, _ = await _end(caller, "destroy", data_disk=True)
+    assert not planned.structured.get("keeps_billing")
+    assert _left(cloud) == _NOTHING
+    assert not [mail for mail in cloud.world()["service_accounts"] if mail.startswith("vllm-")]
+
+
+def _is_the_machine_that_was_described(machine: dict[str, Any]) -> None:
+    assert machine["machineType"].endswith("/n1-standard-2")
+    [gpu] = machine["guestAccelerators"]
+    assert gpu["acceleratorType"].endswith("/nvidia-tesla-t4")
+    assert gpu["acceleratorCount"] == 1
+    assert machine["scheduling"]["onHostMaintenance"] == "TERMINATE"
+    boot, data = machine["disks"]
+    assert (boot["boot"], boot["autoDelete"], boot["diskSizeGb"]) == (True, True, "32")
+    assert (data["boot"], data["autoDelete"], data["diskSizeGb"]) == (False, False, "250")
+    assert machine["labels"]["managed-by"] == "vllm-devops"
+    [interface] = machine["networkInterfaces"]
+    assert not interface.get("accessConfigs")
+    [account] = machine["serviceAccounts"]
+    assert account["email"].startswith("vllm-t4@")
