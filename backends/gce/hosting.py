@@ -248,7 +248,7 @@ class Hosting:
         )
 
     async def _preparing(self, machine: Machine) -> Preparing:
-        from backends.clouds.hosts.preparing import JOB
+        from backends.clouds.hosts.preparing import JOB, under_way
         from backends.clouds.hosts.program import reports
 
         job = await (await self.host(machine)).job(JOB)
@@ -282,9 +282,9 @@ class Hosting:
                 cause=str(last.get("cause") or told[0]),
                 fix=str(last.get("next_action") or told[1]),
             )
-        return Preparing(
-            "running" if job.state == "running" else "absent", number, len(names), step
-        )
+        # After a restart the machine goes on by itself, as no job of ours.
+        going_on = job.state == "running" or await under_way(await self.host(machine))
+        return Preparing("running" if going_on else "absent", number, len(names), step)
 
     async def log(self, machine: Machine, source: str, lines: int) -> str:
         """The newest lines of one of the machine's logs; empty where it is not there yet."""

@@ -70,6 +70,9 @@ async def test_the_engine_starts_is_watched_and_stops_with_the_memory_free(
     assert b"Application startup complete" in log
     facts = await serving.facts(host)
     assert facts["gpu"]["throttled_by"] == "power cap"
+    assert facts["gpu"]["memory_used_mib"] == 13_371
+    assert facts["free_gib"]["/mnt/data"] == 225
+    assert facts["memory_gib"] == 7.5
     assert facts["swap_gib"] == 16
     text, free = await serving.stop(host)
     assert free

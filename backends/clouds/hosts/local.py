@@ -10,7 +10,9 @@ from pathlib import Path
 from backends.clouds.hosts.host import Host, HostResult, failed, shown
 from backends.clouds.hosts.tunnel import Tunnel
 from backends.clouds.process import run
-from backends.core.errors import NotSupportedError
+from backends.core.errors import CliMissingError, NotSupportedError
+
+_NOT_FOUND = 127
 
 
 class LocalHost(Host):
@@ -44,8 +46,13 @@ class LocalHost(Host):
         """Run a command here; see `Host.run`."""
         del repeatable
         argv = ["bash", "-c", script] if isinstance(script, str) else list(script)
-        done = await run(argv, timeout_s=timeout_s, stdin=stdin, env=self._env, cwd=str(self._home))
-        result = HostResult(done.code, done.stdout, done.stderr)
+        try:
+            done = await run(
+                argv, timeout_s=timeout_s, stdin=stdin, env=self._env, cwd=str(self._home)
+            )
+            result = HostResult(done.code, done.stdout, done.stderr)
+        except CliMissingError as error:  # as a shell would say it, over ssh too
+            result = HostResult(_NOT_FOUND, "", error.words)
         if check and result.exit_code != 0:
             raise failed(self.label, shown(script), result)
         return result

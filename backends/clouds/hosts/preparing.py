@@ -137,6 +137,17 @@ async def look(host: Host, settings: Mapping[str, Any], *, timeout_s: float = 60
     return found
 
 
+async def under_way(host: Host) -> bool:
+    """Whether a preparation is going on there, started by us or going on after a restart.
+
+    Raises:
+        HostError: The host cannot be reached.
+    """
+    await install(host)
+    answer = await call(host, ["prepare", "--status"], timeout_s=30, repeatable=True)
+    return bool(answer[-1].get("running"))
+
+
 async def prepare(
     host: Host,
     settings: Mapping[str, Any],

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from backends.rehearsal.cloud.aws.scenarios import AWS_SCENARIOS
 from backends.rehearsal.cloud.catalogue import CPU_QUOTA, GPUS, MEMORY_QUOTA
 from backends.rehearsal.cloud.compute.scenarios import COMPUTE_SCENARIOS
+from backends.rehearsal.cloud.hosts.scenarios import HOST_SCENARIOS
 from backends.rehearsal.cloud.run import pages
 from backends.rehearsal.cloud.scenario import Scenario
 from backends.rehearsal.cloud.tpu.scenarios import TPU_SCENARIOS
@@ -552,6 +553,7 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         **_ENDPOINTS,
         **_APIS,
         **COMPUTE_SCENARIOS,
+        **HOST_SCENARIOS,
         **TPU_SCENARIOS,
         **AWS_SCENARIOS,
     }

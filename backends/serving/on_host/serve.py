@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import clamp
-from .disks import DataDisk, Swap
+from .disks import DataDisk, Swap, active_swap
 from .driver import gpu_query
 from .packages import kernel_file, python_env, read_clamp
 from .settings import Settings
@@ -33,6 +33,7 @@ from .system import (
     at,
     boot_id,
     born,
+    free_gib,
     kernel_log,
     read_json,
     report,
@@ -397,27 +398,14 @@ _GUARDS = {
 
 
 def facts() -> Json:
-    """The machine in figures: GPU, memory, swap, disks, kernel."""
-    fields = (
-        "name,driver_version,compute_cap,memory.total,memory.used,temperature.gpu,power.draw,"
-        "power.limit,clocks.sm,clocks.max.sm,utilization.gpu,clocks_throttle_reasons.active"
-    )
-    seen = gpu_query(fields)
+    """The machine in figures: GPU, memory, swap, disks, kernel; what is unknown is absent."""
     found: Json = {"boot": boot_id(), "kernel": run(["uname", "-r"]).out.strip()}
+    seen = gpu_query(",".join(_GPU_FACTS))
     if seen.code == 0 and "," in seen.out:
         values = [item.strip() for item in seen.out.splitlines()[0].split(",")]
-        gpu = dict(zip(fields.split(","), values))  # noqa: B905 (Python 3.9)
-        with contextlib.suppress(ValueError):
-            reasons = int(gpu.pop("clocks_throttle_reasons.active"), 16)
-            gpu["throttled_by"] = (
-                ", ".join(word for bit, word in _THROTTLES.items() if reasons & bit) or "nothing"
-            )
-        found["gpu"] = gpu
+        found["gpu"] = _gpu_facts(values)
     else:
         found["gpu_error"] = seen.words
-    from .disks import active_swap
-    from .system import free_gib
-
     try:
         found["swap_gib"] = round(sum(active_swap().values()) / 2**30, 1)
     except StepError as error:
@@ -425,17 +413,47 @@ def facts() -> Json:
     with contextlib.suppress(OSError):
         for line in at("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             name, _, value = line.partition(":")
-            if name in {"MemTotal", "MemAvailable"}:
-                found[name] = round(int(value.split()[0]) / 2**20, 2)
+            if name in _MEMORY_FACTS:
+                found[_MEMORY_FACTS[name]] = round(int(value.split()[0]) / 2**20, 2)
     settings = Settings(dict(read_json(HOME_FOLDER / "prepare" / "settings.json")))
-    disks = {}
-    for path in ("/", "/tmp", settings.data_folder):  # noqa: S108 (only measured)
-        free = free_gib(path)
-        if free is not None:
-            disks[path] = round(free, 1)
-    found["free_gib"] = disks
+    measured = {path: free_gib(path) for path in ("/", "/tmp", settings.data_folder)}  # noqa: S108
+    found["free_gib"] = {
+        path: round(free, 1) for path, free in measured.items() if free is not None
+    }
     return found
 
+
+def _gpu_facts(values: list[str]) -> Json:
+    gpu: Json = {}
+    for (field, name), value in zip(_GPU_FACTS.items(), values):  # noqa: B905 (Python 3.9)
+        if field == _THROTTLING:
+            with contextlib.suppress(ValueError):
+                reasons = int(value, 16)
+                words = [word for bit, word in _THROTTLES.items() if reasons & bit]
+                gpu[name] = ", ".join(words) or "nothing"
+        elif "[" not in value:  # [N/A], [Not Supported]
+            with contextlib.suppress(ValueError):
+                gpu[name] = float(value) if field not in _WORDS else value
+    return gpu
+
+
+_THROTTLING = "clocks_throttle_reasons.active"
+_WORDS = {"name", "driver_version", "compute_cap"}
+_GPU_FACTS = {
+    "name": "name",
+    "driver_version": "driver",
+    "compute_cap": "compute_capability",
+    "memory.total": "memory_mib",
+    "memory.used": "memory_used_mib",
+    "temperature.gpu": "temperature_c",
+    "power.draw": "power_w",
+    "power.limit": "power_limit_w",
+    "clocks.sm": "clock_mhz",
+    "clocks.max.sm": "clock_max_mhz",
+    "utilization.gpu": "utilization_percent",
+    _THROTTLING: "throttled_by",
+}
+_MEMORY_FACTS = {"MemTotal": "memory_gib", "MemAvailable": "memory_available_gib"}
 
 # NVML's bits of clocks_throttle_reasons (nvml.h).
 _THROTTLES = {
