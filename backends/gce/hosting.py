@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from backends.clouds.google_guest import own_number
 from backends.core.errors import (
     DevopsError,
     HostError,
@@ -21,7 +23,7 @@ from backends.serving.startup_log import StartupLog
 
 if TYPE_CHECKING:
     from backends.clouds.google import GoogleCloud
-    from backends.clouds.hosts import GceHost
+    from backends.clouds.hosts import Host
     from backends.clouds.hosts.preparing import Prepared
     from backends.clouds.hosts.serving import Engine
     from backends.gce.machines import Machine
@@ -42,22 +44,31 @@ class Hosting:
 
     def __init__(self, cloud: GoogleCloud) -> None:
         self._cloud = cloud
-        self._hosts: dict[str, GceHost] = {}
+        self._hosts: dict[str, Host] = {}
 
-    async def host(self, machine: Machine) -> GceHost:
-        """The way to a machine."""
-        from backends.clouds.hosts import GceHost
+    async def host(self, machine: Machine) -> Host:
+        """The way to a machine; none is needed to the one that this process runs on."""
+        from backends.clouds.hosts import GceHost, LocalHost
 
         if machine.number not in self._hosts:
+            label = f"{TARGET}/{machine.name} ({machine.zone})"
+            if await self._is_here(machine):
+                self._hosts[machine.number] = LocalHost(label=label)
+                return self._hosts[machine.number]
             self._hosts[machine.number] = GceHost(
                 self._cloud,
                 project=await self._cloud.project(),
                 zone=machine.zone,
                 instance=machine.name,
                 via="external" if machine.external else "iap",
-                label=f"{TARGET}/{machine.name} ({machine.zone})",
+                label=label,
             )
         return self._hosts[machine.number]
+
+    async def _is_here(self, machine: Machine) -> bool:
+        if self._cloud.rehearsal:
+            return False
+        return await asyncio.to_thread(own_number) == machine.number
 
     async def wait_until_up(self, machine: Machine, *, timeout_s: float) -> None:
         """Wait until ssh answers.
@@ -65,7 +76,11 @@ class Hosting:
         Raises:
             HostUnreachableError: It does not.
         """
-        await (await self.host(machine)).wait_until_up(timeout_s=timeout_s)
+        from backends.clouds.hosts import GceHost
+
+        host = await self.host(machine)
+        if isinstance(host, GceHost):
+            await host.wait_until_up(timeout_s=timeout_s)
 
     async def let_go(self, machine: Machine) -> None:
         """Close tunnel and connection, before the machine goes."""

@@ -26,7 +26,8 @@ SEEN = {
     "request.  '(resource type:compute)'.",
     "gce_tmp_full": "ERROR: Could not install packages due to an OSError: [Errno 28] No space "
     "left on device: '/tmp/pip-unpack-x/torch-2.13.0.whl'",
-    "gce_no_driver": "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+    "gce_no_driver": "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA "
+    "driver.",
     "gce_preempted": "compute.instances.preempted",
     "gce_disk_quota": "Quota 'SSD_TOTAL_GB' exceeded.  Limit: 250.0 in region us-west2.",
     "gce_act_as": "The user does not have access to service account 'vllm-t4@p'. User: 'a@b'. Ask "

@@ -66,6 +66,8 @@ async def test_from_the_plan_to_the_end(caller: Caller, cloud: Cloud) -> None:
         log = await caller.tool("get_logs", **ON, source=source, lines=500)
         assert words in log.text, source
 
+    await _measured_beside_the_engine(caller)
+
     # The machine's owner switches it off; one call brings everything back.
     planned, done = await _end(caller, "stop_serving", power_off=True)
     assert "about 30.44 USD a month" in planned.structured["keeps_billing"][0]
@@ -86,6 +88,18 @@ async def test_from_the_plan_to_the_end(caller: Caller, cloud: Cloud) -> None:
     assert not planned.structured.get("keeps_billing")
     assert _left(cloud) == _NOTHING
     assert not [mail for mail in cloud.world()["service_accounts"] if mail.startswith("vllm-")]
+
+
+async def _measured_beside_the_engine(caller: Caller) -> None:
+    small = {"concurrency": [1], "requests": 2, "max_tokens": 4, "prompt_tokens": 16}
+    begun = await caller.tool("run_benchmark", **ON, **small, options={"runner": "host"})
+    assert not begun.is_error, begun.text
+    done = await caller.tool(
+        "get_operation", operation_id=begun.structured["operation_id"], wait_s=40
+    )
+    assert done.structured["state"] == "succeeded", done.text
+    shown = await caller.tool("get_benchmarks", benchmark_ids=[begun.structured["benchmark_id"]])
+    assert shown.structured["levels"][0]["concurrency"] == 1, shown.text
 
 
 def _is_the_machine_that_was_described(machine: dict[str, Any]) -> None:
