@@ -63,6 +63,7 @@ async def plan_deployment(target: CloudRunLooking, spec: CloudRunSpec) -> Plan:
     if manual is None and full.scaling is None and world.found is not None:
         manual = world.found.manual
     count = manual if manual is not None else int(full.max_instances or 1)
+    await target.prices.learn(str(full.region), zonal=full.zonal_redundancy)
     price = target.instance_price(
         str(full.region), float(full.cpu or 0), float(full.memory_gib or 0),
         full.zonal_redundancy, max(count, 1),

@@ -25,7 +25,8 @@ from backends.core.errors import (
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.state import stamp
-from backends.knowledge.cloudrun import CloudRunProfile, rates_of, usd_per_instance_hour
+from backends.knowledge.cloudrun import CloudRunProfile
+from backends.knowledge.cost import age_days
 
 if TYPE_CHECKING:
     from backends.cloudrun.logs import LogReader, Sight
@@ -57,6 +58,7 @@ class CloudRunLooking(Backend):
 
     def __init__(self, services: Services) -> None:
         from backends.cloudrun.instances import InstanceCounter
+        from backends.cloudrun.prices import RunPrices
         from backends.cloudrun.services import RunApi
         from backends.clouds.google import GoogleCloud
 
@@ -67,6 +69,7 @@ class CloudRunLooking(Backend):
         self.timed = replace(self.profile, reference=self.profile.reference.faster(speed))
         self.counter = InstanceCounter(self.cloud)
         self._log_reader: LogReader | None = None
+        self.prices = RunPrices(self.cloud, self.profile)
         self._regions: dict[str, str] = {}
 
     @property
@@ -269,13 +272,14 @@ class CloudRunLooking(Backend):
     async def price(self, name: str) -> Price | None:
         """What one instance costs per hour while it exists."""
         service = await self.find(name)
+        await self.prices.learn(service.region, zonal=service.zonal)
         return self.instance_price(service.region, service.cpu, service.memory_gib, service.zonal)
 
     def instance_price(
         self, region: str, cpu: float, memory_gib: float, zonal: bool, count: int = 1
     ) -> Price:
         """The price of `count` instances of a size, by its parts."""
-        rates = rates_of(self.profile, region, zonal=zonal)
+        rates = self.prices.rates(region, zonal=zonal)
         if rates is None:
             gpu = self.profile.gpu_type
             return Price(basis=f"no list price of {gpu} in {region} is in our tables")
@@ -283,10 +287,15 @@ class CloudRunLooking(Backend):
         gpu_hour, cpu_hour, gib_hour = (
             item.value * 3600 for item in (rates.gpu, rates.cpu, rates.memory)
         )
+        age = age_days(rates.gpu.date)
+        problem = f" ({self.prices.problem})" if self.prices.problem else ""
+        listed = (
+            "live price list" if rates.live else f"list price {age} days old, not read now{problem}"
+        )
         return Price(
             usd_per_hour=round(rates.usd_per_hour(cpu, memory_gib) * count, 4),
             basis=f"while instances exist: GPU {gpu_hour:.4g} + {cpu:g} vCPU x {cpu_hour:.4g} + "
-            f"{memory_gib:g} GiB x {gib_hour:.4g} USD/h{many}; 0 when scaled to zero",
+            f"{memory_gib:g} GiB x {gib_hour:.4g} USD/h{many}; 0 when scaled to zero; {listed}",
             source=rates.gpu.source,
             as_of=rates.gpu.date,
         )
@@ -295,9 +304,8 @@ class CloudRunLooking(Backend):
         """What a service costs per hour at this moment, as far as can be told."""
         if judged.state in {"scaled_to_zero", "stopped"}:
             return 0.0
-        rate = usd_per_instance_hour(
-            self.profile, service.region, service.cpu, service.memory_gib, zonal=service.zonal
-        )
+        rates = self.prices.rates(service.region, zonal=service.zonal)
+        rate = rates.usd_per_hour(service.cpu, service.memory_gib) if rates else None
         count = max(1, service.warm_instances, judged.instances or 0)
         return None if rate is None else round(rate * count, 4)
 

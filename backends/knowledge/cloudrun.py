@@ -309,11 +309,13 @@ class Rates:
         gpu: One GPU, a second.
         cpu: One vCPU, a second.
         memory: One GiB, a second.
+        live: Whether they were read from the provider's price list now.
     """
 
     gpu: Fact
     cpu: Fact
     memory: Fact
+    live: bool = False
 
     def usd_per_hour(self, cpu: float, memory_gib: float) -> float:
         """What an instance of a size costs per hour while it exists."""

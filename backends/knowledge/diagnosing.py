@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from backends.knowledge.failures import Entry, entries, why_first
+from backends.knowledge.signatures import Signature
 
 MAX_LINE_CHARS = 4_000
 """Longer lines are cut: what names a failure stands at the beginning of one."""
@@ -87,7 +88,11 @@ class Reading:
 
 
 def read_text(
-    text: str | Iterable[str], *, target: str | None = None, name: str = "NAME"
+    text: str | Iterable[str],
+    *,
+    target: str | None = None,
+    name: str = "NAME",
+    own: Sequence[Signature] | None = None,
 ) -> Reading:
     """Look for everything known in a text.
 
@@ -95,8 +100,9 @@ def read_text(
         text: The text, whole or in pieces of any length.
         target: Where it comes from, for its own table and the calls in `fix`; None: unknown.
         name: The deployment's name, for the calls.
+        own: The target's own signatures, where it says them itself.
     """
-    reader = _Reader(target, name)
+    reader = _Reader(target, name, own)
     for lines in _pieces([text] if isinstance(text, str) else text):
         reader.feed(lines)
     return reader.reading()
@@ -105,11 +111,11 @@ def read_text(
 class _Reader:
     """Keeps the hits while a text passes by."""
 
-    def __init__(self, target: str | None, name: str) -> None:
+    def __init__(self, target: str | None, name: str, own: Sequence[Signature] | None) -> None:
         self._target = target or "TARGET"
         self._at_target = target is not None
         self._name = name
-        self._entries = entries(target)
+        self._entries = entries(target, own)
         self._hits: dict[str, Hit] = {}
         self._claimed: dict[int, Entry] = {}
         self._telling: dict[str, tuple[int, int, str]] = {}

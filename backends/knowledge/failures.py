@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -60,16 +60,25 @@ class Entry:
         return self.signature.kind == "harmless"
 
 
-@functools.cache
-def entries(target: str | None = None) -> tuple[Entry, ...]:
+def entries(target: str | None = None, own: Sequence[Signature] | None = None) -> tuple[Entry, ...]:
     """The signatures that can be met on a target, those that win first.
 
     Args:
         target: Only what can happen there; None for all targets' tables.
+        own: The target's own signatures, where it says them itself (`Backend.failure_signatures`).
     """
+    return _known(target) if not own or target is None else _build(target, own)
+
+
+@functools.cache
+def _known(target: str | None) -> tuple[Entry, ...]:
+    return _build(target, None)
+
+
+def _build(target: str | None, own: Sequence[Signature] | None) -> tuple[Entry, ...]:
     found: list[Entry] = []
 
-    def add(table: str, signatures: tuple[Signature, ...]) -> None:
+    def add(table: str, signatures: Sequence[Signature]) -> None:
         for item in signatures:
             if target is None or not item.targets or target in item.targets:
                 hints = item.hints or hints_of(item.pattern.pattern)
@@ -78,7 +87,7 @@ def entries(target: str | None = None) -> tuple[Entry, ...]:
     add("harmless", false_signals.SIGNATURES)
     for table, module, targets in _TABLES:
         if target in targets:
-            add(table, _table(module))
+            add(table, own or _table(module))
     add("serving", serving_failures.SIGNATURES)
     add("engine", _engine())
     for table, module, _ in _TABLES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from backends.app import App
     from backends.base import Backend
     from backends.knowledge.diagnosing import Hit, Reading
+    from backends.knowledge.signatures import Signature
     from backends.serving.metrics import ServingMetrics
 
 _T = TypeVar("_T")
@@ -82,7 +83,8 @@ async def diagnose(
         name = await backend.resolve(name)
         status = await backend.status(name, detail=True)
         sources, metrics = await _gather(app, backend, status)
-    readings = await asyncio.to_thread(_read, sources, target, name or "NAME")
+    own = backend.failure_signatures() if backend is not None else ()
+    readings = await asyncio.to_thread(_read, sources, target, name or "NAME", own)
     answer = _answer(target, name, status, sources, readings)
     if status is not None:
         _from_state(answer, status, metrics)
@@ -175,14 +177,16 @@ def _errors(app: App, status: Status) -> str:
     return "\n".join(found[-20:])
 
 
-def _read(sources: list[_Source], target: str | None, name: str) -> list[Reading]:
+def _read(
+    sources: list[_Source], target: str | None, name: str, own: Sequence[Signature]
+) -> list[Reading]:
     from backends.knowledge.diagnosing import Reading, read_text
 
     readings: list[Reading] = []
     for source in sources:
         try:
             text = _chunks(source.file) if source.file else source.text
-            readings.append(read_text(text, target=target, name=name))
+            readings.append(read_text(text, target=target, name=name, own=own))
         except OSError as error:
             source.problem = f"{source.file} cannot be read: {error.strerror}"
             readings.append(Reading())

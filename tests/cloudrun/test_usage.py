@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.cloudrun.acting import L4, deploy, settled
-from tests.cloudrun.conftest import Cloud
-from tests.support.clients import Caller
+from tests.cloudrun.conftest import TARGETS, Cloud
+from tests.support.clients import Caller, connected, make_app
 
 
 async def test_last_request_time_to_live_and_diagnosis_of_a_service(
@@ -26,3 +26,21 @@ async def test_last_request_time_to_live_and_diagnosis_of_a_service(
     found = (await caller.tool("diagnose", target=L4, name="gemma4")).ok
     assert found["verdict"] == "nothing found", found["summary"]
     assert {item["source"] for item in found["looked_at"]} >= {"status", "log container"}
+
+
+async def test_a_price_comes_from_the_live_list_and_else_says_its_age(
+    cloud: Cloud, caller: Caller
+) -> None:
+    cloud.fault(host="cloudbilling.googleapis.com", status=503)
+    planned = (await caller.tool("plan_deployment", target=L4, name="gemma4")).ok
+    assert "days old, not read now" in planned["price"]["basis"]
+    assert planned["price"]["usd_per_hour"] == 1.4209
+    cloud.mend()
+    fresh = make_app(cloud.state_dir, rehearsal=True, targets=TARGETS)
+    async with connected(fresh) as other:
+        live = (await other.tool("plan_deployment", target=L4, name="gemma4")).ok
+    assert "live price list" in live["price"]["basis"]
+    assert "Cloud Billing Catalog" in live["price"]["source"]
+    assert live["price"]["usd_per_hour"] == 1.4209
+    assert live["cost"]["usd_per_month_predicted"] > 0
+    assert live["predicted"][0]["concurrency"] == 1
