@@ -244,6 +244,84 @@ SIGNATURES: tuple[Signature, ...] = (
         "Start this MCP server again after changing its settings.",
         source=f"{_REFERENCE} (TPU)",
     ),
+    # ------------------------------------------- what people say rather than what programs print
+    signature(
+        "flat_throughput",
+        r"throughput.{0,60}(?:is flat|flat (?:above|from|beyond)|stops? rising"
+        r"|does(?: not|n't) (?:rise|grow|scale))",
+        "More requests are sent than are let through at once: by the platform (Cloud Run's "
+        "concurrency) or by the engine (max_num_seqs).",
+        "plan_deployment(target='{target}', options={{'concurrency': N}}) with N at least "
+        "max_num_seqs; get_benchmarks says at which level it stops.",
+        source=f"{_REFERENCE} (Cloud Run: --concurrency=4)",
+    ),
+    signature(
+        "scaled_to_zero_by_redeploy",
+        r"silently scales? to zero|manual scaling (?:was |is )?(?:lost|gone|dropped)",
+        "A redeploy or an update with --scaling=auto ended the manual scaling it had.",
+        "update_scaling(target='{target}', name='{name}', instances=1); this server keeps the mode "
+        "it finds.",
+        source=f"{_REFERENCE} (Cloud Run)",
+    ),
+    signature(
+        "client_gave_up_waiting",
+        r"(?:gcloud|client|deploy\w*).{0,40}(?:gives? up|gave up|stopped) waiting|Deployment is "
+        r"taking longer than expected|create\b.{0,60}\btimed out"
+        r"|timed out.{0,60}(?:creat|deploy)ing",
+        "The client stopped waiting; the request lives on, may become ready, and bills.",
+        "list_deployments() before anything is tried again, then "
+        "wait_until_ready(target='{target}', name='{name}').",
+        source=f"{_REFERENCE} (Cloud Run, TPU)",
+    ),
+    signature(
+        "staging_stuck",
+        r"staging_tmpfs.{0,80}(?:stuck|0\.0|for \d{3,})|stuck.{0,40}staging_tmpfs",
+        "The container does not get its weights from the bucket: no right to read it, or a slow "
+        "way (public egress took 386 s, Direct VPC with Private Google Access 65 s).",
+        "plan_deployment(target='{target}') grants roles/storage.objectViewer and warns of a "
+        "subnet without Private Google Access.",
+        source="DiffusionGemma repository",
+    ),
+    signature(
+        "log_quota",
+        r"Quota exceeded for quota metric 'Read requests'|ReadRequestsPerMinutePerProject"
+        r"|logging\.googleapis\.com.{0,80}(?:429|RATE_LIMIT_EXCEEDED)",
+        "A project may read Cloud Logging 60 times a minute; something asks more often.",
+        "Wait a minute; this server backs off by itself.",
+        source="DiffusionGemma repository",
+    ),
+    signature(
+        "health_window",
+        r"Creating for (?:exactly )?1800 ?s|stays? Creating.{0,40}after (?:a|the) crash",
+        "SageMaker waits out its start-up health check window although the container has crashed.",
+        "get_logs(target='{target}', name='{name}') now; plan with a smaller "
+        "startup_timeout_s for the next try.",
+        source=f"{_REFERENCE} (SageMaker)",
+    ),
+    signature(
+        "schema_not_enforced",
+        r"json_schema (?:was |is )?(?:ignored|not enforced)|response_format (?:was |is )?ignored",
+        "On TPU structured output is not enforced while thinking is off.",
+        "Ask with chat_template_kwargs enable_thinking=true, or check the answer yourself.",
+        source=f"{_REFERENCE} (TPU)",
+    ),
+    signature(
+        "cached_benchmark",
+        r"(?:second|later|next|low) (?:cell|level|run|anchor)s? (?:is |was |are |were )?(?:too fast"
+        r"|faster than|~?100 ?% hits)",
+        "Prompts repeat, so the prefix cache answers what should be computed.",
+        "run_benchmark makes every prompt its own unless one is given; in other tools a new seed "
+        "for each cell.",
+        kind="symptom",
+        source=f"{_REFERENCE} (TPU)",
+    ),
+    signature(
+        "utilization_on_tpu",
+        r"0\.95.{0,60}(?:TPU|v5e|HBM)|(?:TPU|v5e).{0,60}gpu[-_]memory[-_]utilization.{0,4}0\.95",
+        "A TPU needs room for compiled programs: 0.95 failed after 691 s of compiling on v5e.",
+        "Deploy again without gpu_memory_utilization.",
+        source=f"{_REFERENCE} (TPU)",
+    ),
     # ------------------------------------------------------------------------------- what follows
     signature(
         "engine_dead",

@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from backends.app import App
 
 ORDER_OF_WORK = [
+    "plan_deployment(model, load) without a target: which one serves it cheapest, and why",
     "plan_deployment: settings, commands, price and a plan_id; nothing is created",
     "deploy with that plan_id, then wait_until_ready until ready or failed",
     "verify_model_health, then query_model",
     "run_benchmark, get_operation to follow it, get_benchmarks for table, chart and comparison",
     "get_status, get_metrics and get_logs while it serves; list_deployments for what it costs",
+    "diagnose when something fails, or with a pasted log",
     "stop_serving or destroy: once for the plan, once with its plan_id",
 ]
 

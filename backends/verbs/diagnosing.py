@@ -325,6 +325,11 @@ def _conclude(answer: Diagnosis, status: Status | None) -> None:
     if silent:
         answer.warnings.append(f"Could not be looked at: {'; '.join(silent)}.")
     named = [item for item in answer.causes if item.kind == "cause"] or answer.causes
+    if named and named[0].kind != "cause" and status is not None and status.state == "ready":
+        answer.verdict = "nothing found"
+        answer.summary = f"{where}It is ready; seen in passing: {named[0].id}, {named[0].cause}"
+        answer.next_steps = [named[0].fix]
+        return
     if named:
         answer.verdict = "known"
         answer.summary = f"{where}{named[0].id}: {named[0].cause}"
