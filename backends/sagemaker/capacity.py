@@ -34,6 +34,7 @@ async def find_capacity(target: SageMakerLooking, place: str | None) -> Capacity
     places = [item for answer, _ in found for item in answer]
     silent = [item for _, missing in found for item in missing]
     if all(item.verdict == "unknown" for item in places):
+        await target.account()  # a login that has died meanwhile says so itself
         problems = {item.target.rpartition(" ")[2]: item.error for item in silent}
         said = "; ".join(f"{region}: {error}" for region, error in problems.items())
         raise CloudError(

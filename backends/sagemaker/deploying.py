@@ -133,6 +133,8 @@ async def _create(
     target: SageMakerLooking, spec: SageMakerSpec, world: World, place: Place
 ) -> list[Step]:
     name = wanted(spec, place.region, place.image, 1.0).name
+    # Another server, or a person, may have deleted what this one once saw.
+    target.api.forget(place.region, name)
     model, config = await asyncio.gather(
         or_problem(target.api.model_tags(place.region, name)),
         or_problem(target.api.config(place.region, name)),

@@ -32,6 +32,7 @@ from backends.knowledge.facts import Fact
 from backends.knowledge.sagemaker import REGIONS, TARGET, TYPES
 
 if TYPE_CHECKING:
+    from backends.core.operations import Operation
     from backends.sagemaker.catalogue import Catalogue
     from backends.sagemaker.endpoints import Deployed, Endpoint, Model, SageMakerApi
     from backends.sagemaker.logs import LogReader, Sight
@@ -465,9 +466,28 @@ class SageMakerLooking(Backend):
         return sight
 
     async def _judge(self, deployed: Deployed) -> Judgement:
-        from backends.sagemaker.state import judge
+        from backends.sagemaker.state import judge, looked_after
 
-        return judge(deployed, await self.sight(deployed), time.time())
+        sight, later = await asyncio.gather(
+            self.sight(deployed), asyncio.to_thread(self._looks_after, deployed.name)
+        )
+        judged = judge(deployed, sight, time.time())
+        if later is None:
+            return judged
+        return looked_after(judged, later.kind, later.id, later.progress or "")
+
+    def _looks_after(self, name: str) -> Operation | None:
+        """The operation that goes on with a deployment by itself, if one runs. Blocks shortly."""
+        return next(
+            (
+                item
+                for item in self.services.operations.all()
+                if (item.target, item.name) == (self.target, name)
+                and item.kind in {"deploy_fallback", "destroy_when_settled"}
+                and not item.finished
+            ),
+            None,
+        )
 
     def _status(
         self, deployed: Deployed, judged: Judgement, rate: float | None, model: Model | None
@@ -547,7 +567,9 @@ class SageMakerLooking(Backend):
             return [self.call("wait_until_ready", name), *fix]
         if judged.state == "stopped":
             return [*fix, self.call("destroy", name)]
-        return [*fix, self.call("get_logs", name), self.call("destroy", name)]
+        # Without a container there is no log to read.
+        logs = [] if judged.unlogged else [self.call("get_logs", name)]
+        return [*fix, *logs, self.call("destroy", name)]
 
     def _url(self, region: str, name: str) -> str:
         from backends.serving.engine.signing import SageMakerWire, sagemaker_url

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from backends.core.answers import Phase as PhaseView
@@ -38,6 +38,7 @@ class Judgement:
         cause: The likely reason.
         fix: What mends it.
         warnings: What else should be known.
+        unlogged: Whether it failed before a container could write a log.
     """
 
     state: State
@@ -50,6 +51,7 @@ class Judgement:
     cause: str | None = None
     fix: str | None = None
     warnings: tuple[str, ...] = ()
+    unlogged: bool = False
 
 
 def expected() -> dict[str, float]:
@@ -83,6 +85,30 @@ def judge(deployed: Deployed, sight: Sight, now_s: float) -> Judgement:
     if endpoint.status in BUSY:
         return _busy(deployed, endpoint, sight, now_s)
     return _in_service(deployed, endpoint, sight)
+
+
+def looked_after(judged: Judgement, kind: str, operation_id: str, doing: str) -> Judgement:
+    """The state of a deployment that a running operation looks after: it is not the last word.
+
+    Args:
+        judged: As SageMaker and the logs have it.
+        kind: `deploy_fallback` or `destroy_when_settled`.
+        operation_id: The operation.
+        doing: What it does at the moment, in words; may be empty.
+    """
+    call = f"get_operation(operation_id={operation_id!r}, wait_s=40)"
+    if kind == "destroy_when_settled":
+        warning = f"Operation {operation_id} deletes it as soon as it settles."
+        return replace(judged, warnings=(*judged.warnings, warning))
+    if judged.state not in {"failed", "stopping", "stopped"}:
+        return judged
+    return replace(
+        judged,
+        state="creating",
+        words=f"{judged.words}; operation {operation_id} goes on in the next region"
+        + (f" ({doing})" if doing else ""),
+        fix=call,
+    )
 
 
 def _in_service(deployed: Deployed, endpoint: Endpoint, sight: Sight) -> Judgement:
@@ -160,15 +186,25 @@ def _phases(endpoint: Endpoint, sight: Sight, phase: str, elapsed: float | None)
     usual = expected()
     began = endpoint.created_at if endpoint.status == "Creating" else endpoint.modified_at
     until_log = sight.began_at - began if sight.began_at and began else None
+    # Without a log it failed before a container ran: for want of a machine, or with its image.
+    early = phase == Phase.FAILED.value and not sight.stream
+    found = signature_of(endpoint.reason) if early else None
+    short = found is not None and found.id == "capacity"
     views = [
         PhaseView(
             name=CAPACITY,
-            state="running" if phase == CAPACITY else "done",
+            state="failed" if short else "running" if phase == CAPACITY else "done",
             seconds=elapsed if phase == CAPACITY else None,
         ),
         PhaseView(
             name=PULLING,
-            state="pending" if phase == CAPACITY else "running" if phase == PULLING else "done",
+            state="pending"
+            if short or phase == CAPACITY
+            else "failed"
+            if early
+            else "running"
+            if phase == PULLING
+            else "done",
             # The time until the first line is that of both: SageMaker does not say when it placed.
             seconds=until_log if until_log is not None and until_log >= 0 else None,
             expected_s=usual.pop(PULLING),
@@ -241,6 +277,7 @@ def _failed(deployed: Deployed, endpoint: Endpoint, sight: Sight) -> Judgement:
         f"failed{began} ({endpoint.status})",
         phase=Phase.FAILED.value,
         phases=_phases(endpoint, sight, Phase.FAILED.value, None),
+        unlogged=bool(began),
         error="\n".join(dict.fromkeys(filter(None, (endpoint.reason, lines, last)))) or None,
         cause=cause or None,
         fix=fix,

@@ -6,7 +6,7 @@ import pytest
 
 from backends.core.answers import State
 from backends.sagemaker.endpoints import Deployed, Variant
-from backends.sagemaker.state import judge
+from backends.sagemaker.state import judge, looked_after
 from tests.sagemaker.made import READY, STARTING, config, deployed, sight
 
 NOW = 1400.0
@@ -153,3 +153,28 @@ def test_logs_that_cannot_be_read_are_a_warning() -> None:
     judged = judge(deployed(), sight(problem="permission_denied: no"), NOW)
     assert judged.state == "ready"
     assert "permission_denied" in judged.warnings[0]
+
+
+def test_want_of_capacity_is_the_phase_that_failed_and_there_is_no_log_to_read() -> None:
+    reason = "Unable to provision ML compute capacity due to InsufficientInstanceCapacity error."
+    judged = judge(deployed("Failed", variants=UNPLACED, reason=reason), sight(), NOW)
+    states = {view.name: view.state for view in judged.phases}
+    assert (states["waiting_for_capacity"], states["pulling_image"]) == ("failed", "pending")
+    assert judged.unlogged
+    image = "CannotStartContainerError. Please ensure the model container starts."
+    judged = judge(deployed("Failed", variants=UNPLACED, reason=image), sight(), NOW)
+    states = {view.name: view.state for view in judged.phases}
+    assert (states["waiting_for_capacity"], states["pulling_image"]) == ("done", "failed")
+
+
+def test_what_an_operation_goes_on_with_has_not_failed_for_good() -> None:
+    failed = judge(deployed("Failed", variants=UNPLACED, reason="no capacity"), sight(), NOW)
+    goes_on = looked_after(failed, "deploy_fallback", "op-1", "us-east-2 has no capacity")
+    assert goes_on.state == "creating"
+    assert "op-1 goes on in the next region (us-east-2 has no capacity)" in goes_on.words
+    assert "get_operation(operation_id='op-1'" in str(goes_on.fix)
+    serving = judge(deployed(), sight(READY), NOW)
+    assert looked_after(serving, "deploy_fallback", "op-1", "").state == "ready"
+    ending = looked_after(failed, "destroy_when_settled", "op-2", "")
+    assert ending.state == "failed"
+    assert "op-2 deletes it" in ending.warnings[-1]
