@@ -1,43 +1,168 @@
-"""The whole life of a TPU deployment through a client, with the real gcloud, in the rehearsal."""
+"""The whole life of TPU deployments through a client, with the real gcloud, in the rehearsal."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import re
+import signal
+from typing import Any
+
 from tests.support.clients import Caller
 from tests.support.cloud import Cloud
+from tests.tpu.acting import LONG, deploy, destroy, operation, stop, until
 from tests.tpu.conftest import TARGET
 
-# A run of hours is over in seconds here.
-LONG = {"max_run_hours": 160}
+
+def machines(cloud: Cloud) -> dict[str, Any]:
+    """Nodes and requests that are left."""
+    world = cloud.world()
+    return {**world["nodes"], **world["queued_resources"]}
 
 
-async def test_flex_start_from_capacity_to_nothing_left(cloud: Cloud, caller: Caller) -> None:
-    capacity = (await caller.tool("find_capacity", target=TARGET, place="us-east5-b")).ok
-    assert [item["provisioning"] for item in capacity["items"]] == [
-        "flex-start",
-        "spot",
-        "on-demand",
-    ]
-    planned = await caller.tool(
-        "plan_deployment", target=TARGET, name="gemma4", options={"zone": "us-east5-b"} | LONG
-    )
+async def test_a_public_flex_start_deployment_from_capacity_to_nothing_left(
+    cloud: Cloud, caller: Caller, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_only-for-this-test")
+    saved = (await caller.tool("save_hf_token", target=TARGET)).ok
+    assert saved["secret"].endswith("hf-token")
+    options = {"zone": "us-east5-b", "public": True, "allow_from": ["203.0.113.7"]} | LONG
+    planned = await caller.tool("plan_deployment", target=TARGET, name="gemma4", options=options)
     assert planned.ok["price"]["usd_per_hour"] == 1.35
+    titles = [step["title"] for step in planned.ok["steps"]]
+    assert len(titles) == 6
     done = await caller.tool("deploy", target=TARGET, name="gemma4", plan_id=planned.plan_id)
     assert "accepted" in done.ok["summary"], done.text
-    waited = (await caller.tool("wait_until_ready", target=TARGET, name="gemma4")).ok
-    assert waited["state"] == "ready", waited["summary"]
-    assert waited["models"] == ["google/gemma-4-E2B-it"]
-    status = (await caller.tool("get_status", target=TARGET, name="gemma4", detail=True)).ok
-    assert status["facts"]["kv_tokens"] == 1_151_732
+    status = await until(caller, "ready")
+    assert status["models"] == ["google/gemma-4-E2B-it"]
+    assert status["url"].endswith(":8000")
     assert "of its run are left" in status["summary"]
-    assert status["host"]["cpus"] > 0
-    health = (await caller.tool("verify_model_health", target=TARGET, name="gemma4")).ok
-    assert health["healthy"]
-    logs = (await caller.tool("get_logs", target=TARGET, name="gemma4", source="startup")).ok
-    assert "vllm-devops: ready" in logs["text"]
-    planned = await caller.tool("destroy", target=TARGET, name="gemma4")
-    assert any("--force" in step["command"] for step in planned.ok["steps"])
-    gone = await caller.tool("destroy", target=TARGET, name="gemma4", plan_id=planned.plan_id)
+    answer = (await caller.tool("query_model", target=TARGET, prompt="Hello", max_tokens=8)).ok
+    assert answer["basis"] == "simulated"
+    body = cloud.requests("POST", "/queuedResources")[0]["body"]
+    metadata = body["tpu"]["nodeSpec"][0]["node"]["metadata"]
+    assert "hf_only" not in str(body)
+    assert set(metadata) == {"startup-script", "vllm-devops"}
+    rules = cloud.world()["firewalls"]
+    assert rules["vllm-devops-gemma4"]["sourceRanges"] == ["203.0.113.7/32"]
+    gone = await destroy(caller)
     assert gone.ok["state"] == "stopped"
     world = cloud.world()
-    assert world["nodes"] == world["queued_resources"] == {}
+    assert machines(cloud) == {}
+    assert list(world["secrets"]) == ["hf-token"]
+    assert "vllm-devops-gemma4" not in world["firewalls"]
     assert not [email for email in world["service_accounts"] if email.startswith("vllm-")]
+
+
+async def test_spot_v6e_4_is_stopped_started_measured_and_preempted_meanwhile(
+    cloud: Cloud, caller: Caller
+) -> None:
+    done = await deploy(caller, zone="us-east5-b", size="v6e-4", provisioning="spot")
+    assert not done.is_error, done.text
+    await until(caller, "ready")
+    status = (await caller.tool("get_status", target=TARGET, name="gemma4", detail=True)).ok
+    assert status["facts"]["chips"] == 4
+    assert status["facts"]["hbm_gib_per_chip"] == 31.24
+    assert "left for activations" in status["facts"]["context_advice"]
+    assert status["host"]["cpus"] > 0
+    assert (await stop(caller)).ok["state"] == "stopped"
+    stopped = await until(caller, "stopped")
+    assert "the machine goes on billing" in stopped["summary"]
+    started = (await caller.tool("start_serving", target=TARGET, name="gemma4")).ok
+    assert "start script runs" in started["summary"]
+    await until(caller, "ready")
+    bench = await caller.tool(
+        "run_benchmark", target=TARGET, name="gemma4",
+        options={"levels": [1], "requests_per_level": 4000, "output_tokens": 64},
+    )  # fmt: skip
+    if bench.is_error:
+        bench = await caller.tool("run_benchmark", target=TARGET, name="gemma4")
+    cloud.fault("tpu-preempted")
+    failed = await until(caller, "failed")
+    assert "preempted" in failed["summary"]
+    result = await operation(caller, bench.ok["operation_id"])
+    assert result["finished"]
+    assert result["state"] != "succeeded" or result["result"].get("invalid_levels")
+    assert not (await destroy(caller)).is_error
+    assert machines(cloud) == {}
+
+
+async def test_a_search_outlives_its_worker_and_goes_on_where_it_waited(
+    cloud: Cloud, caller: Caller
+) -> None:
+    cloud.fault("tpu-never-comes", zone="us-east5-a")
+    zones = {"zones": ["us-central1-a", "us-east5-a", "us-east5-b"], "zone_wait_minutes": 30}
+    done = await deploy(caller, **zones)
+    first = _operation_in(done.text)
+    status = (await caller.tool("get_status", target=TARGET, name="gemma4")).ok
+    assert status["state"] == "creating"
+    assert first in str(status)
+    again = await deploy(caller, **zones)
+    assert f"{first} is looking for hardware" in again.text
+    await _waits_in(cloud, "us-east5-a")
+    record = cloud.state_dir / "rehearsal" / "operations" / first / "operation.json"
+    os.kill(int(json.loads(record.read_text(encoding="utf-8"))["pid"]), signal.SIGKILL)
+    lost = await operation(caller, first)
+    assert lost["state"] == "failed"
+    alone = (await caller.tool("get_status", target=TARGET, name="gemma4")).ok
+    assert alone["phase"] == "queued"
+    assert "waiting, not failing" in alone["summary"]
+    planned = await deploy(caller, **zones | {"zone_wait_minutes": 0.02})
+    found = await operation(caller, _operation_in(planned.text))
+    assert found["state"] == "succeeded", found
+    assert found["result"]["zone"] == "us-east5-b"
+    assert "us-east5-a: waited" in found["result"]["tried"][0]
+    capacity = (await caller.tool("find_capacity", target=TARGET, place="us-east5")).ok
+    flex = {i["place"]: i for i in capacity["items"] if i["provisioning"] == "flex-start"}
+    assert flex["us-east5-a"]["verdict"] == "no capacity lately"
+    assert "gave hardware" in flex["us-east5-b"]["note"]
+    creates = cloud.requests("POST", "/queuedResources")
+    assert len(creates) == 2
+
+
+async def test_a_machine_of_compute_engine_serves_behind_the_same_verbs(
+    cloud: Cloud, caller: Caller
+) -> None:
+    done = await deploy(
+        caller, zone="us-east5-b", control_plane="compute", provisioning="on-demand"
+    )
+    assert not done.is_error, done.text
+    await until(caller, "ready")
+    logs = (await caller.tool("get_logs", target=TARGET, name="gemma4", source="serial")).ok
+    assert "vllm-devops: installing docker" in logs["text"]
+    assert (await stop(caller, machine=True)).ok["state"] == "stopped"
+    assert (await until(caller, "stopped"))["usd_per_hour"] == 0
+    assert not (await caller.tool("start_serving", target=TARGET, name="gemma4")).is_error
+    assert not (await destroy(caller)).is_error
+    assert cloud.world()["instances"] == {}
+
+
+async def test_a_slice_of_four_hosts_serves_over_ray(cloud: Cloud, caller: Caller) -> None:
+    done = await deploy(
+        caller, zone="us-east5-b", size="v6e-16", model="google/gemma-4-31B-it",
+        provisioning="spot",
+    )  # fmt: skip
+    assert not done.is_error, done.text
+    ready = await until(caller, "ready")
+    assert (ready["facts"]["hosts"], ready["facts"]["tensor_parallel_size"]) == (4, 16)
+    refused = await stop(caller, machine=True)
+    assert "4 hosts" in refused.text
+    assert "4 of 4 hosts" in (await stop(caller)).text
+    log = (await caller.tool("get_logs", target=TARGET, name="gemma4", source="container@3")).ok
+    assert "Ray runtime started" in log["text"]
+
+
+def _operation_in(text: str) -> str:
+    found = re.search(r"op-[\w-]+", text)
+    assert found is not None, text
+    return found[0]
+
+
+async def _waits_in(cloud: Cloud, zone: str) -> None:
+    for _ in range(100):
+        for name, item in cloud.world()["queued_resources"].items():
+            if f"/{zone}/" in name and item["state"]["state"] == "WAITING_FOR_RESOURCES":
+                return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"nothing waits in {zone}")
