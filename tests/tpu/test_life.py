@@ -92,7 +92,10 @@ async def test_a_search_outlives_its_worker_and_goes_on_where_it_waited(
     cloud: Cloud, caller: Caller
 ) -> None:
     cloud.fault("tpu-never-comes", zone="us-east5-a")
-    zones = {"zones": ["us-central1-a", "us-east5-a", "us-east5-b"], "zone_wait_minutes": 30}
+    zones: dict[str, Any] = {
+        "zones": ["us-central1-a", "us-east5-a", "us-east5-b"],
+        "zone_wait_minutes": 30,
+    }
     done = await deploy(caller, **zones)
     first = _operation_in(done.text)
     status = (await caller.tool("get_status", target=TARGET, name="gemma4")).ok

@@ -290,7 +290,7 @@ class Slices:
         self._to(resource, "WAITING_FOR_RESOURCES", _FOREVER if wait is None else wait)
         play = resource[_PLAY]
         expiry = self._expiry(resource)
-        if expiry is not None and expiry < play["at"]:
+        if expiry is not None and expiry < float(play.get("at", _FOREVER)):
             play |= {"at": expiry, "expires": True}
 
     def _leave_queue(self, resource: Json) -> None:
