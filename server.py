@@ -24,6 +24,7 @@ from backends.verbs import (
     comparing,
     deploying,
     diagnosing,
+    importing,
     measuring,
     observing,
     operating,
@@ -384,11 +385,14 @@ async def run_benchmark(
         WithJsonSchema({"type": "object"}),
         Field(description="mode (knee, grid), slo, rates, data: get_help(topic='benchmark')."),
     ] = None,
-) -> answers.Started:
+) -> answers.Started | answers.BenchmarkAnswer:
     """Load the endpoint level by level, in the background; it is real traffic.
 
-    Returns an operation_id at once. Next: get_operation, then get_benchmarks.
+    Returns an operation_id at once. Next: get_operation, then get_benchmarks. With
+    options.import_paths it takes in results of `vllm bench serve` instead.
     """
+    if options is not None and importing.OPTION in options:
+        return await importing.import_results(app_of(ctx), target, name, options)
     arguments = (concurrency, requests, max_tokens, prompt_tokens, prompt)
     return await measuring.run_benchmark(app_of(ctx), target, name, *arguments, options or {})
 

@@ -146,6 +146,7 @@ def _rows(
 def benchmark_options() -> list[dict[str, str]]:
     """The options of run_benchmark that are not arguments of their own."""
     from backends.serving.spec import OPTION_NAMES, BenchmarkSpec
+    from backends.verbs.importing import MEANING, OPTION
 
     rows: list[dict[str, str]] = []
     for name in OPTION_NAMES:
@@ -157,7 +158,7 @@ def benchmark_options() -> list[dict[str, str]]:
         if default not in (None, "", []):
             row["default"] = str(default)
         rows.append(row | {"meaning": info.description or ""})
-    return rows
+    return [*rows, {"option": OPTION, "type": "list of path", "meaning": MEANING}]
 
 
 def settings_table(app: App) -> list[dict[str, str]]:

@@ -260,6 +260,11 @@ def _ends(app: App) -> dict[str, Operation]:
     }
 
 
+def show_run(app: App, benchmark_id: str) -> BenchmarkAnswer:
+    """One run, as get_benchmarks shows it."""
+    return _show(app, [benchmark_id])
+
+
 def _as_it_ended(app: App, run: BenchmarkRun) -> BenchmarkRun:
     """A run whose worker died before it could write its end down, with that end."""
     end = _ends(app).get(run.id) if run.state == "running" else None
