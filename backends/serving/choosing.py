@@ -19,6 +19,8 @@ from backends.serving.predicting import Prediction, Setup, predict
 _LEVELS = (1, 2, 4, 8, 16, 32, 64)
 _HEADROOM = 0.8
 """Share of the predicted throughput that is counted on: arrivals are not even."""
+_STILL_RISING = 1.03
+"""A level that brings less than this over the one before is the last that is looked at."""
 _MIN_LENGTH = 4096
 _MOST_INSTANCES = 100
 
@@ -95,7 +97,8 @@ def options(checkpoint: Checkpoint, load: Load, offers: Sequence[Offer]) -> list
         load: What is asked.
         offers: What there is.
     """
-    found = [_option(checkpoint, load, offer) for offer in offers]
+    known: dict[tuple[object, ...], _Level] = {}
+    found = [_option(checkpoint, load, offer, known) for offer in offers]
     return sorted(found, key=lambda item: (not item.able, item.cost.usd if item.cost else 0.0))
 
 
@@ -121,7 +124,12 @@ def break_evens(ranked: Sequence[Option]) -> list[str]:
     return said
 
 
-def _option(checkpoint: Checkpoint, load: Load, offer: Offer) -> Option:
+_Level = tuple[Prediction | None, int, str]
+
+
+def _option(
+    checkpoint: Checkpoint, load: Load, offer: Offer, known: dict[tuple[object, ...], _Level]
+) -> Option:
     setup = _setup(checkpoint, load, offer)
     memory = plan_memory(
         setup.accelerator,
@@ -141,7 +149,12 @@ def _option(checkpoint: Checkpoint, load: Load, offer: Offer) -> Option:
         change = f" Would fit: {'; '.join(memory.changes[:2])}." if memory.changes else ""
         reasons_against = (*memory.reasons[:-1], f"{memory.reasons[-1]}{change}")
         return Option(offer, setup, memory, False, reasons=reasons_against)
-    row, instances, slow = _level(setup, load)
+    # Offers of the same hardware differ in price only.
+    key = (setup.accelerator.name, setup.chips, setup.max_num_seqs, setup.kv_cache_dtype,
+           setup.max_num_batched_tokens, setup.memory_utilization, setup.admission_cap)  # fmt: skip
+    if key not in known:
+        known[key] = _level(setup, load)
+    row, instances, slow = known[key]
     if row is None:
         return Option(offer, setup, memory, False, reasons=(slow,))
     cost = month(offer, load.duty, instances)
@@ -178,7 +191,7 @@ def _setup(checkpoint: Checkpoint, load: Load, offer: Offer) -> Setup:
     )
 
 
-def _level(setup: Setup, load: Load) -> tuple[Prediction | None, int, str]:
+def _level(setup: Setup, load: Load) -> _Level:
     """The level at which one instance serves its share, and how many instances that takes."""
     wanted = load.requests_per_hour / 3600
     best: Prediction | None = None
@@ -192,10 +205,12 @@ def _level(setup: Setup, load: Load) -> tuple[Prediction | None, int, str]:
             if best is None:
                 return None, 0, _too_slow(load, row)
             break
-        better = best is None or row.requests_per_s > best.requests_per_s
-        best = row if better else best
+        before = best.requests_per_s if best is not None else 0.0
+        best = row if row.requests_per_s > before else best
         if best is not None and best.requests_per_s * _HEADROOM >= wanted:
             return best, 1, ""
+        if row.requests_per_s < before * _STILL_RISING:
+            break
     assert best is not None  # noqa: S101 (level 1 either returned or set it)
     instances = math.ceil(wanted / (best.requests_per_s * _HEADROOM))
     if instances > _MOST_INSTANCES:

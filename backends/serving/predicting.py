@@ -15,13 +15,14 @@ from backends.knowledge.checkpoints import Checkpoint, find_checkpoint
 from backends.knowledge.roofline import StepLoad, StepModel
 from backends.knowledge.targets import TargetProfile
 from backends.serving.simulator.engine import Engine, Group, SequenceState
-from backends.serving.simulator.kv_pool import hash_blocks
+from backends.serving.simulator.kv_pool import BLOCK_TOKENS
 from backends.serving.simulator.virtual import Run, run_closed_loop
 
 ROUNDS = 3
 """Requests of each client in a predicted run: enough for the ramp to matter little."""
-_MOST_STEPS_TOKENS = 40_000
-"""Output tokens of a predicted run at most, so that it takes a fraction of a second."""
+_MOST_WORK = 40_000
+"""Output tokens and blocks of prompts of a predicted run, so that it takes a fraction of a second;
+each client sends one request at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,8 @@ def predict(
     Raises:
         InvalidInputError: The KV cache cannot hold one such request.
     """
-    most = max(1, _MOST_STEPS_TOKENS // max(1, concurrency * output_tokens))
+    work = concurrency * (output_tokens + prompt_tokens // BLOCK_TOKENS)
+    most = max(1, _MOST_WORK // work)
     run = virtual_run(
         setup,
         concurrency,
@@ -173,13 +175,13 @@ def virtual_run(
     Raises:
         InvalidInputError: The KV cache cannot hold one such request.
     """
-    plain = list(range(1, prompt_tokens))
+    # What a prompt says does not matter, only whether the prefix cache can know its blocks.
+    hashes = list(range(1, prompt_tokens // BLOCK_TOKENS + 1)) if same_prompt else []
 
-    def make(number: int) -> SequenceState:
-        prompt = [0 if same_prompt else number + 1, *plain]
+    def make(_number: int) -> SequenceState:
         return SequenceState(
-            prompt_tokens=len(prompt),
-            block_hashes=hash_blocks(prompt),
+            prompt_tokens=prompt_tokens,
+            block_hashes=hashes,
             target_tokens=output_tokens,
             ends_with="length",
             max_tokens=output_tokens,
