@@ -54,6 +54,7 @@ class GceT4Backend(
     """Compute Engine with one Tesla T4."""
 
     target: ClassVar[str] = "gce-t4"
+    ttl: ClassVar[str] = "ttl_hours"
     title: ClassVar[str] = "Compute Engine virtual machine, vLLM on the host"
     hardware: ClassVar[str] = "NVIDIA Tesla T4, 16 GB"
     Spec: ClassVar[type[DeploySpec]] = GceSpec

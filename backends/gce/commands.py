@@ -82,10 +82,11 @@ def create_argv(
         f"--accelerator=type={gce.GPU_TYPE},count=1",
         "--maintenance-policy=TERMINATE",
     ]
-    if spec.spot:
-        argv += ["--provisioning-model=SPOT", "--instance-termination-action=STOP"]
-    else:
-        argv.append("--restart-on-failure")
+    argv.append("--provisioning-model=SPOT" if spec.spot else "--restart-on-failure")
+    if spec.ttl_hours:
+        argv.append(f"--max-run-duration={round(spec.ttl_hours * 3600)}s")
+    if spec.spot or spec.ttl_hours:
+        argv.append("--instance-termination-action=STOP")
     argv += [
         f"--image-project={gce.IMAGE_PROJECT}",
         f"--image-family={gce.IMAGE_FAMILY}",

@@ -63,6 +63,9 @@ async def inspect(app: App, backend: HasModels, model: str) -> tuple[Facts, list
         except NotFoundError:
             return facts, [], ""
         config: Mapping[str, Any] = {"model_type": "gemma4"}
+        known = checkpoint.resident_gib
+        facts.setdefault("source", f"catalogue ({known.source}, {known.date})")
+        facts.setdefault("is_gemma4", True)
     else:
         config = source.config
         try:
@@ -77,6 +80,8 @@ async def inspect(app: App, backend: HasModels, model: str) -> tuple[Facts, list
             return facts | {"unknown_because": error.message}, [], ""
         architectures = config.get("architectures") or ["not said"]
         facts["architecture"] = str(architectures[0])
+        facts.setdefault("source", source.source)
+        facts.setdefault("is_gemma4", _is_gemma4(config))
         facts["encoding"] = checkpoint.weight_format
         parameters = parameter_count(config, source.weight_bytes)
         facts["parameters_billion"] = round(parameters / 1e9, 2)

@@ -39,6 +39,13 @@ def test_the_create_command_is_exactly_as_recorded(case: str) -> None:
     compare(f"create-{case}", list(argv))
 
 
+def test_a_time_to_live_is_enforced_by_google() -> None:
+    spec = request(ttl_hours=1.5)
+    argv = create_argv(spec, PROJECT, "us-west2-b", _ACCOUNT, old_disk=False)
+    assert "--max-run-duration=5400s" in argv
+    assert "--instance-termination-action=STOP" in argv
+
+
 def test_vllm_is_told_what_the_reference_tells_it() -> None:
     argv = engine_argv(serving_spec(request()))
     compare("engine", list(argv))
