@@ -9,6 +9,7 @@ from backends.cloudrun.facts import BucketFolder, bucket_folder
 from backends.cloudrun.looking import model_of
 from backends.cloudrun.transfer import stage_call
 from backends.clouds.google_facts import or_problem
+from backends.clouds.google_vertex import garden_models
 from backends.core.answers import ModelEntry
 from backends.core.errors import DevopsError, InvalidInputError, NotFoundError
 from backends.knowledge.model_files import catalogue
@@ -30,7 +31,10 @@ async def list_models(target: CloudRunLooking) -> list[ModelEntry]:
     """The catalogue, the folders of the bucket, and what services were told to serve."""
     bucket = await bucket_of(target)
     entries = catalogue()
-    entries += await _in_bucket(target, bucket)
+    in_bucket, in_garden = await asyncio.gather(
+        _in_bucket(target, bucket), garden_models(target.cloud.rest)
+    )
+    entries += in_bucket + in_garden
     for service in await target.all_services():
         model = model_of(service)
         if model is not None:

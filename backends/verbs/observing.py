@@ -164,6 +164,9 @@ async def list_models(
     else:
         found = await _gather(able, lambda t: cast("HasModels", app.backends.get(t)).models())
         found = replace(found, items=_once(found.items))
+    # Every target lists the catalogue, and those of one cloud the same bucket.
+    unique = {(item.id, item.where, item.encoding): item for item in reversed(found.items)}
+    found.items[:] = list(unique.values())[::-1]
     left_out = {entry.target for entry in (*found.silent, *found.not_set_up)}
     asked = [name for name in ((target,) if target else able) if name not in left_out]
     items, next_cursor = page(found.items, limit, cursor)

@@ -44,3 +44,20 @@ async def test_a_price_comes_from_the_live_list_and_else_says_its_age(
     assert live["price"]["usd_per_hour"] == 1.4209
     assert live["cost"]["usd_per_month_predicted"] > 0
     assert live["predicted"][0]["concurrency"] == 1
+
+
+async def test_models_are_those_of_catalogue_bucket_and_model_garden_each_once(
+    cloud: Cloud, caller: Caller
+) -> None:
+    listed = (await caller.tool("list_models", limit=100)).ok
+    where = {item["where"] for item in listed["items"]}
+    assert {"catalogue", "bucket", "Vertex AI Model Garden"} <= where
+    keys = [(item["id"], item["where"], item.get("encoding")) for item in listed["items"]]
+    assert len(keys) == len(set(keys))
+    garden = [item["kind"] for item in listed["items"] if item["where"].startswith("Vertex")]
+    assert "gemma4" in garden
+    assert "text-embedding-005" not in garden
+    cloud.fault(host="aiplatform.googleapis.com", status=403)
+    again = (await caller.tool("list_models", target=L4, limit=100)).ok
+    (said,) = [item for item in again["items"] if item["where"] == "Vertex AI"]
+    assert "not asked" in said["note"]

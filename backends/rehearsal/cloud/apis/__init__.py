@@ -21,6 +21,7 @@ from backends.rehearsal.cloud.apis import (
     service_usage,
     storage,
     tpu,
+    vertex,
 )
 
 if TYPE_CHECKING:
@@ -49,5 +50,6 @@ def all_apis(cloud: Cloud, services: Services, objects: ObjectStore) -> list[Api
         compute.api(cloud),
         tpu.api(cloud),
         billing.api(cloud),
+        vertex.api(cloud),
         oauth.api(cloud),
     ]
