@@ -164,7 +164,7 @@ class StepFailedError(DevopsError):
     Args:
         done: What the earlier steps did, in words.
         made: What exists now because of earlier steps.
-        undo: The command or tool call that removes each of them, in the same order.
+        undo: The commands or tool calls that remove them, in the order to run them in.
         code: The code of the failure itself.
     """
 

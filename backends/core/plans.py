@@ -332,7 +332,8 @@ async def run_steps(
                 f"Step {index + 1} of {len(plan.steps)} ({step.title}) failed: {known.message}",
                 done=done,
                 made=[*made, *left],
-                undo=[*undo, *getattr(error, "undo", [])],
+                # Last made first: a role cannot be deleted before its policies are.
+                undo=[*getattr(error, "undo", []), *reversed(undo)],
                 words=known.words,
                 cause=known.cause,
                 next_action=known.next_action

@@ -33,6 +33,7 @@ from backends.core.errors import (
     InvalidInputError,
     NotFoundError,
     NotSetUpError,
+    UnauthenticatedError,
 )
 from backends.core.names import easiest
 from backends.core.paging import page
@@ -83,7 +84,9 @@ async def _gather(
         except NotSetUpError as error:
             found.not_set_up.append(NotAsked(target=target, error=error.message))
         except DevopsError as error:
-            silent = NotAsked(target=target, error=f"{error.code}: {error.message}")
+            # A dead login hides what may be running: the one command that mends it belongs here.
+            mend = f" {error.next_action}" if isinstance(error, UnauthenticatedError) else ""
+            silent = NotAsked(target=target, error=f"{error.code}: {error.message}{mend}")
             found.silent.append(silent)
 
     await asyncio.gather(*(one(target) for target in targets))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -300,3 +302,20 @@ def test_what_was_in_service_is_so_again_after_a_restart_of_the_rehearsal(
         )
         amazon.close()
     assert launcher.find(folder) is None
+
+
+def test_a_container_that_dies_in_service_is_started_anew(amazon: Amazon) -> None:
+    amazon.served()
+    first = amazon.cloud.control("GET", "/instances")["instances"][0]["pid"]
+    os.kill(first, signal.SIGKILL)
+
+    def another() -> bool:
+        """another container is ready"""
+        shown = amazon.cloud.control("GET", "/instances")["instances"]
+        return [(item["phase"], item["pid"] != first) for item in shown] == [("ready", True)]
+
+    wait_for(another)
+    assert amazon.settled()["EndpointStatus"] == "InService"
+    amazon.client("sagemaker-runtime").invoke_endpoint(
+        EndpointName="gemma", ContentType="application/json", Body=json.dumps(CHAT)
+    )

@@ -242,7 +242,7 @@ async def test_a_failing_step_names_what_was_made_with_the_undo_of_each() -> Non
         "failure": "settings",
         "done_before_the_failure": "made a; made b",
         "made_before_the_failure": "a; b",
-        "undo": "remove a; remove b",
+        "undo": "remove b; remove a",
     }
     assert caught.value.words == "no c"
     assert caught.value.next_action == "Mend it."

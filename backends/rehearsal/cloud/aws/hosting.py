@@ -60,12 +60,14 @@ class Group:
         container: The model's primary container.
         instance_type: Where it was placed.
         instances: Those that run.
+        ended: Whether nothing is replaced any more.
     """
 
     variant: Json
     container: Json
     instance_type: str
     instances: list[Instance] = field(default_factory=list)
+    ended: bool = False
 
     def pick(self) -> Instance | None:
         """The instance with the fewest requests."""
@@ -89,6 +91,7 @@ class Hosting:
         self._iam = iam
         self._logs = logs
         self._living: set[Instance] = set()
+        self._replacing: set[asyncio.Task[None]] = set()
 
     async def start(
         self,
@@ -156,12 +159,16 @@ class Hosting:
             raise
 
     async def shrink(self, group: Group, count: int) -> None:
-        """Stop instances of a group until it has `count`."""
+        """Stop instances of a group until it has `count`; with none, it is at its end."""
+        group.ended = group.ended or count == 0
         while len(group.instances) > count:
             await self._stop(group.instances.pop())
 
     async def stop_all(self) -> None:
-        """Stop every instance."""
+        """Stop every instance; none is replaced."""
+        for task in list(self._replacing):
+            task.cancel()
+        await asyncio.gather(*self._replacing, return_exceptions=True)
         await asyncio.gather(*(self._stop(item) for item in list(self._living)))
 
     def shown(self) -> list[Json]:
@@ -243,6 +250,10 @@ class Hosting:
             self._living.discard(instance)
             if instance in group.instances:
                 group.instances.remove(instance)
+                if not group.ended:
+                    again = asyncio.create_task(self._replace(region, endpoint, group, model))
+                    self._replacing.add(again)
+                    again.add_done_callback(self._replacing.discard)
 
         return Instance(
             Placement(endpoint, stream, {}, ""),
@@ -259,6 +270,19 @@ class Hosting:
             lines,
             ended,
         )
+
+    async def _replace(self, region: str, endpoint: str, group: Group, model: Json) -> None:
+        """Start a container anew in place of one that died; the endpoint stays InService."""
+        while not group.ended:
+            try:
+                made = await self._instance(region, endpoint, group, model, again=False)
+            except HostingError:
+                continue
+            if group.ended:
+                await self._stop(made)
+                return
+            group.instances.append(made)
+            return
 
     async def _stop(self, instance: Instance) -> None:
         self._living.discard(instance)
