@@ -71,3 +71,27 @@ async def test_inspect_of_a_catalogued_id_says_where_it_fits(caller: Caller) -> 
     fits = {fit["target"]: fit for fit in found["fits"]}
     assert fits["sagemaker-l4"]["verdict"] == "does not fit"
     assert fits["cloudrun-rtx6000"]["verdict"] == "fits"
+
+
+async def test_a_benchmark_is_shown_beside_what_was_predicted_and_the_bound(
+    caller: Caller,
+) -> None:
+    options = FAST | {"profile": "sagemaker-l4"}
+    planned = await caller.tool("plan_deployment", target="local", name="demo", options=options)
+    await caller.tool("deploy", target="local", plan_id=planned.plan_id)
+    await caller.tool("wait_until_ready", target="local", name="demo")
+    started = (
+        await caller.tool(
+            "run_benchmark", target="local", name="demo", concurrency=[1, 4], requests=8,
+            max_tokens=32,
+        )
+    ).ok  # fmt: skip
+    done = (await caller.tool("get_operation", operation_id=started["operation_id"], wait_s=40)).ok
+    assert done["finished"], done["summary"]
+    shown = (await caller.tool("get_benchmarks", benchmark_ids=[started["benchmark_id"]])).ok
+    rows = {row["concurrency"]: row for row in shown["predicted"]}
+    assert set(rows) == {1, 4}
+    for row in rows.values():
+        assert row["predicted_output_tokens_per_s"] <= row["bound_output_tokens_per_s"]
+        # The simulator runs on the same model; only a busy machine can hold it up.
+        assert 0.4 < row["measured_over_predicted"] < 1.25

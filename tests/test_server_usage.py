@@ -90,6 +90,7 @@ async def test_what_is_used_young_free_or_unknown_is_not_called_idle(
         ({"state": "failed"}, "failed"),
         ({"ends_at": ago(1)}, "ttl_hours"),
         ({"note": "orphan node: v6e-1"}, "owns it"),
+        ({"state": "stopped", "note": "only its data disk is kept"}, "stopped"),
     ],
 )
 async def test_failed_overdue_and_orphaned_things_could_be_saved(

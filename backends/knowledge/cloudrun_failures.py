@@ -129,7 +129,8 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     signature(
         "image_missing",
-        r"Image '?[^']*'? not found|manifest unknown|failed to pull image|image.*not found",
+        r"Image '?[^']*'? (?:not found|does not exist)|manifest unknown|failed to pull image"
+        r"|image.*not found",
         "There is no image of that name and tag, or the service agent may not read it.",
         "Correct options.image; an image in Artifact Registry needs "
         "roles/artifactregistry.reader for Cloud Run's service agent.",
@@ -143,7 +144,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature(
         "probe_killed",
         r"STARTUP \w+ probe failed|startup probe.*(?:failed|timed out)"
-        r"|failed to start and listen on the port",
+        r"|failed to start and (?:then )?listen on the port",
         "The container did not answer its startup probe in time: loading takes longer than the "
         "probe waits, or the engine failed.",
         "Read get_logs(target='{target}', name='{name}') for the engine's own words; if it was "

@@ -30,7 +30,7 @@ _MESSAGE_KEYS = ("message", "textPayload", "msg", "log", "event", "text")
 _BAD = re.compile(
     r"\b(?:ERROR|ERR!|CRITICAL|FATAL|panic|panicked|Traceback)|\b\w*(?:Error|Exception|Fault)\b\s*[:(]"
     r"|\b(?:failed|failure|denied|refused|cannot|could not|unable to|timed out|exceeded|invalid|"
-    r"killed|crash\w*)\b",
+    r"killed|crash\w*|fault)\b",
     re.IGNORECASE,
 )
 _BAD_HINTS = (

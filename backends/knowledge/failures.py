@@ -13,7 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from backends.knowledge import engine_failures, false_signals, serving_failures
+from backends.knowledge import (
+    cloud_failures,
+    engine_failures,
+    false_signals,
+    serving_failures,
+)
 from backends.knowledge.pattern_hints import hints_of
 from backends.knowledge.signatures import Signature
 
@@ -90,6 +95,7 @@ def _build(target: str | None, own: Sequence[Signature] | None) -> tuple[Entry, 
             add(table, own or _table(module))
     add("serving", serving_failures.SIGNATURES)
     add("engine", _engine())
+    add("cloud", cloud_failures.SIGNATURES)
     for table, module, _ in _TABLES:
         if target is None:
             add(table, _table(module))

@@ -61,6 +61,15 @@ SIGNATURES: tuple[Signature, ...] = (
         source="vLLM issues 1710, 10626",
     ),
     signature(
+        "flashinfer_capability",
+        r"FlashInfer requires GPUs with sm75 or higher|requires CUDA >= [\d.]+",
+        "The image's CUDA is older than the GPU needs: Blackwell (RTX PRO 6000, compute "
+        "capability 12.0) needs 12.9 or newer.",
+        "plan_deployment(target='{target}', options={{'image': ...}}) with a -cu129 or -cu130 "
+        "image; VLLM_USE_FLASHINFER_SAMPLER=0 goes without FlashInfer.",
+        source="public notes on vLLM 0.22 with compute capability 12.0",
+    ),
+    signature(
         "no_compiler",
         r"Failed to find C compiler|fatal error: Python\.h: No such file|ninja: command not found",
         "Triton compiles a launcher when vLLM starts and finds no C compiler or Python headers.",

@@ -84,6 +84,8 @@ def _why_save(item: Deployment, idle_s: float) -> str:
         return "it has failed and is still paid for"
     if item.note and "orphan" in item.note:
         return "nothing that is deployed owns it"
+    if item.state == "stopped":
+        return "it is stopped, and what is left of it is paid for"
     quiet_h = item.no_request_for_h
     age_h = _hours_since(item.created_at)
     young = age_h is not None and age_h * _HOUR_S < idle_s
