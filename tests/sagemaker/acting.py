@@ -62,7 +62,7 @@ async def until(
         if found["state"] == wanted and words in found["summary"]:
             return found
         assert time.monotonic() < deadline, found["summary"]
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.4)
 
 
 async def finished(caller: Caller, operation_id: str) -> dict[str, Any]:

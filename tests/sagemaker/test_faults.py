@@ -366,10 +366,10 @@ async def test_a_start_that_crashes_is_told_while_sagemaker_still_says_creating(
     trouble, cause, fix = _STARTS[kind]
     without_cli(monkeypatch)
     cloud.fault(kind="start", service=NAME, times=-1, **trouble)
-    await deploy(caller, instance_types=ONE, startup_timeout_s=3600)
+    await deploy(caller, instance_types=ONE, startup_timeout_s=2400)
     early = await settled(caller)
     assert early["state"] == "failed", early["summary"]
-    assert "goes on saying Creating until its health-check window of 3600 s" in early["summary"]
+    assert "goes on saying Creating until its health-check window of 2400 s" in early["summary"]
     assert cause in early["error_cause"], early
     assert fix in early["next_steps"][0], early
     assert "usd_per_hour" not in early or early["usd_per_hour"] > 0

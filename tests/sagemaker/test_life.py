@@ -67,6 +67,9 @@ async def test_an_endpoint_from_quota_to_nothing_left(cloud: Cloud, caller: Call
     assert any("Its log" in item for item in gone.ok["keeps_billing"])
     assert f"vllm-devops-{NAME}" not in json.dumps(cloud.world())
     assert (await caller.tool("list_deployments")).ok["items"] == []
+    # All of it would be made anew, for nothing of it is left.
+    again = (await caller.tool("plan_deployment", target=TARGET, name=NAME)).ok
+    assert len(again["steps"]) == len(planned.ok["steps"])
 
 
 async def test_a_candidate_gets_traffic_after_it_kept_the_contract(

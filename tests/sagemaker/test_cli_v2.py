@@ -1,0 +1,51 @@
+"""The same commands with version 2 of the aws CLI: TESTS_AWS_V2=/path/to/aws, or `aws` on PATH."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.sagemaker.acting import NAME, TARGET, deploy, destroy, settled
+from tests.support.clients import Caller
+from tests.support.cloud import Cloud
+
+
+def _version_2() -> Path | None:
+    """Where a version 2 is, if there is one."""
+    named = os.environ.get("TESTS_AWS_V2") or shutil.which("aws")
+    if named is None:
+        return None
+    said = subprocess.run(
+        [named, "--version"], capture_output=True, text=True, timeout=30, check=False
+    ).stdout
+    return Path(named) if said.startswith("aws-cli/2.") else None
+
+
+async def test_a_life_by_version_2(
+    cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = _version_2()
+    if program is None:
+        pytest.skip("no version 2 of the aws CLI here; TESTS_AWS_V2 names one (version 1 is run)")
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    done = await deploy(caller, instance_types=["ml.g6.xlarge"])
+    assert len(done.ok["done"]) == 5
+    again = await deploy(caller, instance_types=["ml.g6.2xlarge"])
+    assert again.error["code"] == "conflict"
+    assert (await settled(caller))["state"] == "ready"
+    more = (await caller.tool("update_scaling", target=TARGET, name=NAME, max_instances=2)).ok
+    assert "1 to 2 instances" in more["summary"]
+    doctor = (await caller.tool("get_help", topic="doctor", target=TARGET)).ok["doctor"]
+    assert any(check["detail"].startswith(f"{program} 2.") for check in doctor)
+    gone = await destroy(caller, role=True)
+    assert not gone.is_error, gone.text
+    assert f"vllm-devops-{NAME}" not in str(cloud.world())
+    # A refusal in version 2's own dress is understood as version 1's is.
+    cloud.fault("aws-quota-none")
+    refused = await deploy(caller, instance_types=["ml.g6.xlarge"], ignore_quota=True)
+    assert refused.error["failure"] == "quota"
+    assert "account-level service limit" in refused.error["words"]
