@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from backends.cloudrun.instances import LAG_S, Counted
 from backends.cloudrun.logs import Sight
 from backends.cloudrun.services import RunService
 from backends.core.answers import Phase as PhaseView
-from backends.core.answers import State
 from backends.knowledge.cloudrun import IDLE_S, CloudRunProfile
 from backends.knowledge.cloudrun_failures import signature_of
+from backends.serving.judgement import Judgement as Common
 from backends.serving.start_phases import has_begun, start_phases
 from backends.serving.startup_log import Phase, StartupProgress
 
@@ -27,33 +27,13 @@ _LOG_PHASES = {
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgement(Common):
     """How a service is.
 
     Attributes:
-        state: In our words.
-        words: What that means, one sentence without the service's name.
-        phase: Where a start stands.
-        phases: Every phase with its time.
-        elapsed_s: Seconds since the start began.
-        expected_s: Usual seconds of a whole start.
-        error: The platform's or engine's own words.
-        cause: The likely reason.
-        fix: What mends it.
-        warnings: What else should be known.
         instances: How many are up, where that was counted.
     """
 
-    state: State
-    words: str
-    phase: str | None = None
-    phases: list[PhaseView] = field(default_factory=list)
-    elapsed_s: float | None = None
-    expected_s: float | None = None
-    error: str | None = None
-    cause: str | None = None
-    fix: str | None = None
-    warnings: tuple[str, ...] = ()
     instances: int | None = None
 
 

@@ -10,7 +10,7 @@ from backends.cloudrun.running import explained
 from backends.cloudrun.services import RunRevision, RunService
 from backends.core.answers import Check, Share, Traffic
 from backends.core.errors import ConflictError, DevopsError, InvalidInputError, NotFoundError
-from backends.serving.contract import compare
+from backends.serving.contract import compare, refuse_broken
 
 if TYPE_CHECKING:
     from backends.cloudrun.looking import CloudRunLooking
@@ -34,15 +34,7 @@ async def shift_traffic(
     serving = service.serving
     if check and percent > 0 and serving is not None and serving.revision != chosen.name:
         checks = await _compare(target, service, chosen)
-        broken = [item for item in checks if not item.ok]
-        if broken:
-            raise ConflictError(
-                f"{chosen.name} breaks the contract, so no traffic was shifted: "
-                + "; ".join(f"{item.name}: {item.detail}" for item in broken),
-                cause="It was compared with what serves now, on the same prompts.",
-                next_action="Mend the candidate and deploy it again; check=false shifts all the "
-                "same.",
-            )
+        refuse_broken(checks, chosen.name)
     flags = [_flag(service, chosen, to, percent)]
     if serving is not None and percent > 0 and serving.revision != chosen.name:
         # The way back is kept where every server finds it: in the service itself.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from backends.core.answers import Phase as PhaseView
@@ -13,6 +12,7 @@ from backends.gce.machines import Machine
 from backends.gce.sights import EngineSight, HostSight, Preparing
 from backends.knowledge import gce
 from backends.knowledge.gce_failures import signature_of
+from backends.serving.judgement import Judgement
 from backends.serving.start_phases import start_phases
 from backends.serving.startup_log import Phase
 
@@ -30,35 +30,6 @@ EARLY: dict[str, float] = {
     "booting": gce.BOOTING_S.value,
     "preparing": gce.PREPARING_S.value,
 }
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """How a deployment is.
-
-    Attributes:
-        state: In our words.
-        words: What that means, one sentence without the name.
-        phase: Where a start stands.
-        phases: Every phase with its time.
-        elapsed_s: Seconds since the start began.
-        expected_s: Usual seconds of the whole.
-        error: The other side's own words.
-        cause: The likely reason.
-        fix: What mends it, as a call.
-        warnings: What else should be known.
-    """
-
-    state: State
-    words: str
-    phase: str | None = None
-    phases: list[PhaseView] = field(default_factory=list)
-    elapsed_s: float | None = None
-    expected_s: float | None = None
-    error: str | None = None
-    cause: str | None = None
-    fix: str | None = None
-    warnings: tuple[str, ...] = ()
 
 
 def loading_expected(machine: Machine | None) -> dict[str, float]:

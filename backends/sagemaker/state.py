@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from backends.core.answers import Phase as PhaseView
-from backends.core.answers import State
 from backends.knowledge.sagemaker import CAPACITY_WAIT_S, PROFILE, TARGET
 from backends.knowledge.sagemaker_failures import signature_of
 from backends.sagemaker.endpoints import BROKEN, BUSY, Deployed, Endpoint
 from backends.sagemaker.logs import Sight
+from backends.serving.judgement import Judgement as Common
 from backends.serving.start_phases import start_phases
 from backends.serving.startup_log import Phase, StartupFailure
 
@@ -24,33 +24,13 @@ _PLACED_USUALLY_S = 300.0
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """How a deployment is.
+class Judgement(Common):
+    """How an endpoint is.
 
     Attributes:
-        state: In our words.
-        words: What that means, one sentence without the deployment's name.
-        phase: Where a start stands.
-        phases: Every phase with its time.
-        elapsed_s: Seconds since the start began.
-        expected_s: Usual seconds of a whole start.
-        error: The platform's or engine's own words.
-        cause: The likely reason.
-        fix: What mends it.
-        warnings: What else should be known.
         unlogged: Whether it failed before a container could write a log.
     """
 
-    state: State
-    words: str
-    phase: str | None = None
-    phases: list[PhaseView] = field(default_factory=list)
-    elapsed_s: float | None = None
-    expected_s: float | None = None
-    error: str | None = None
-    cause: str | None = None
-    fix: str | None = None
-    warnings: tuple[str, ...] = ()
     unlogged: bool = False
 
 

@@ -11,7 +11,7 @@ from backends.sagemaker import commands
 from backends.sagemaker.endpoints import BUSY, Endpoint, Variant
 from backends.sagemaker.looking import shares
 from backends.sagemaker.running import explained
-from backends.serving.contract import compare
+from backends.serving.contract import compare, refuse_broken
 
 if TYPE_CHECKING:
     from backends.sagemaker.endpoints import Deployed
@@ -51,15 +51,7 @@ async def shift_traffic(
         checks = await compare(
             await target.wire(deployed, serving.name), await target.wire(deployed, chosen.name)
         )
-        broken = [item for item in checks if not item.ok]
-        if broken:
-            raise ConflictError(
-                f"{chosen.name} breaks the contract, so no traffic was shifted: "
-                + "; ".join(f"{item.name}: {item.detail}" for item in broken),
-                cause="It was compared with what serves now, on the same prompts.",
-                next_action="Mend the candidate and deploy it again; check=false shifts all the "
-                "same.",
-            )
+        refuse_broken(checks, chosen.name)
     argv = commands.update_variants(
         deployed.region,
         name,

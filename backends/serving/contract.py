@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backends.core.answers import Check
-from backends.core.errors import DevopsError
+from backends.core.errors import ConflictError, DevopsError
 from backends.serving.answers import ServedModel
 from backends.serving.endpoint import Endpoint, EndpointClient
 
@@ -78,6 +79,26 @@ async def compare(serving: Endpoint, candidate: Endpoint) -> list[Check]:
             )
         )
     return checks
+
+
+def refuse_broken(checks: Sequence[Check], candidate: str) -> None:
+    """Refuse to shift traffic to a candidate that breaks the contract.
+
+    Args:
+        checks: What `compare` found.
+        candidate: Its name.
+
+    Raises:
+        ConflictError: A check is not ok.
+    """
+    broken = [item for item in checks if not item.ok]
+    if broken:
+        raise ConflictError(
+            f"{candidate} breaks the contract, so no traffic was shifted: "
+            + "; ".join(f"{item.name}: {item.detail}" for item in broken),
+            cause="It was compared with what serves now, on the same prompts.",
+            next_action="Mend the candidate and deploy it again; check=false shifts all the same.",
+        )
 
 
 async def _ask(endpoint: Endpoint) -> _Side:

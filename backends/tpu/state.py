@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from backends.core.answers import Phase as PhaseView
-from backends.core.answers import State
 from backends.knowledge.tpu import (
     BOOTING,
     COMPILING,
@@ -17,6 +16,7 @@ from backends.knowledge.tpu import (
     WARM_COMPILING_S,
 )
 from backends.knowledge.tpu_failures import signature_of
+from backends.serving.judgement import Judgement as Common
 from backends.serving.startup_log import Phase, StartupFailure, StartupProgress
 from backends.tpu.records import TARGET, TpuRequest
 from backends.tpu.sight import Machine
@@ -38,33 +38,13 @@ _WARN_LEFT_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """How a deployment is.
+class Judgement(Common):
+    """How a node is.
 
     Attributes:
-        state: In our words.
-        words: What that means, one sentence without the deployment's name.
-        phase: Where a start stands.
-        phases: Every phase with its time.
-        elapsed_s: Seconds since the request.
-        expected_s: Usual seconds of a whole start, the queue apart.
-        error: Google's or the engine's own words.
-        cause: The likely reason.
-        fix: What mends it.
-        warnings: What else should be known.
         left_s: Seconds until Google ends it; None where it does not.
     """
 
-    state: State
-    words: str
-    phase: str | None = None
-    phases: list[PhaseView] = field(default_factory=list)
-    elapsed_s: float | None = None
-    expected_s: float | None = None
-    error: str | None = None
-    cause: str | None = None
-    fix: str | None = None
-    warnings: tuple[str, ...] = ()
     left_s: float | None = None
 
 

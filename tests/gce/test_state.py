@@ -10,7 +10,8 @@ from backends.gce.costs import disks_per_hour, rate_now, running_price
 from backends.gce.looking import worth_a_look
 from backends.gce.machines import Disk
 from backends.gce.sights import EngineSight, HostSight, Preparing
-from backends.gce.state import Judgement, judge, judge_absent
+from backends.gce.state import judge, judge_absent
+from backends.serving.judgement import Judgement
 from backends.serving.startup_log import StartupLog, StartupProgress
 from tests.gce.made import NOW, machine, operation
 
