@@ -27,12 +27,12 @@ from backends.gce.machines import NAME_LABEL, ComputeApi, Disk, Machine
 from backends.knowledge import gce
 
 if TYPE_CHECKING:
-    from backends.serving.judgement import Judgement
     from backends.clouds.zone_memory import ZoneMemory
     from backends.core.operations import Operation
     from backends.gce.hosting import Hosting
     from backends.gce.sights import HostSight
-        from backends.serving.endpoint import Endpoint
+    from backends.serving.endpoint import Endpoint
+    from backends.serving.judgement import Judgement
 
 WORK = ("deploy", "start_serving", "prepare_host")
 """Kinds of operations that bring a deployment up."""
