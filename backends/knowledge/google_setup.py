@@ -83,12 +83,30 @@ _CLOUD_RUN = GoogleNeeds(
     grants=(BUILDER,),
 )
 
+_TPU = GoogleNeeds(
+    apis=("tpu", "compute", "iam", "secretmanager", "logging", "cloudquotas"),
+    permissions=MappingProxyType(
+        {
+            "tpu.queuedResources.create": "roles/tpu.admin",
+            "tpu.nodes.create": "roles/tpu.admin",
+            "compute.instances.create": "roles/compute.instanceAdmin.v1",
+            "compute.firewalls.create": "roles/compute.securityAdmin",
+            "iam.serviceAccounts.create": "roles/iam.serviceAccountAdmin",
+            "iam.serviceAccounts.actAs": "roles/iam.serviceAccountUser",
+            "secretmanager.secrets.create": "roles/secretmanager.admin",
+            "logging.logEntries.list": "roles/logging.viewer",
+            "cloudquotas.quotas.get": "roles/cloudquotas.viewer",
+        }
+    ),
+)
+
 NEEDS: Mapping[str, GoogleNeeds] = MappingProxyType(
     {
         "cloudrun-l4": _CLOUD_RUN,
         "cloudrun-rtx6000": GoogleNeeds(
             _CLOUD_RUN.apis, _CLOUD_RUN.permissions, _CLOUD_RUN.grants, private_access=True
         ),
+        "tpu-v6e": _TPU,
     }
 )
 """By target. A target that is not here is not Google's, or needs nothing."""
