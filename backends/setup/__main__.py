@@ -17,6 +17,7 @@ from backends.setup.desk import Desk
 # The first word of a target's name -> module and class that set its control plane up.
 PARTS: dict[str, tuple[str, str]] = {
     "cloudrun": ("backends.setup.google", "GoogleSetup"),
+    "tpu": ("backends.setup.google", "GoogleSetup"),
     "sagemaker": ("backends.setup.amazon", "AwsSetup"),
 }
 

@@ -139,12 +139,14 @@ def _planned(spec: TpuSpec, checkpoint: Checkpoint, split: int, length: int) -> 
 def _habits(spec: TpuSpec, size: Slice, checkpoint: Checkpoint, split: int) -> list[str]:
     warnings: list[str] = []
     attention = checkpoint.attention
-    heads = min(attention.kv_heads, attention.kv_heads_full)
-    if split > heads:
+    heads, full = attention.kv_heads, attention.kv_heads_full
+    fewest = min(heads, full)
+    if split > fewest:
+        some = "" if heads == full else " in its full-attention layers"
         warnings.append(
-            f"{checkpoint.name} has {heads} KV head{'s' if heads > 1 else ''}: over {split} chips "
-            f"its KV cache is copied {split // heads} times, so more chips hold hardly more "
-            "tokens. They help a larger checkpoint more."
+            f"{checkpoint.name} has {fewest} KV head{'s' if fewest > 1 else ''}{some}: over "
+            f"{split} chips that part of its KV cache is copied {split // fewest} times, so more "
+            "chips hold fewer tokens than one would think. They help a larger checkpoint more."
         )
     if size.chips > split:
         warnings.append(f"{size.chips - split} of {size.chips} chips are paid for and idle.")
