@@ -22,7 +22,7 @@ DEFAULT_MODEL = "google/gemma-4-E2B-it"
 class AskedLoad(BaseModel):
     """The `load` of plan_deployment."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     requests_per_hour: float = Field(60, gt=0, le=1e7)
     prompt_tokens: int = Field(512, ge=1, le=1_000_000)

@@ -38,7 +38,6 @@ from backends.core.errors import (
 from backends.core.names import easiest
 from backends.core.paging import page
 from backends.core.render import clip, to_tree
-from backends.verbs import checkpoints
 from backends.verbs.usage import add_usage
 
 if TYPE_CHECKING:
@@ -151,6 +150,8 @@ async def list_models(
     chosen = target or able[0]
     backend = cast("HasModels", app.backend(chosen, "list_models"))
     if inspect is not None:
+        from backends.verbs import checkpoints
+
         facts, fits, needs = await checkpoints.inspect(app, backend, inspect)
         kind = "a Gemma 4" if facts.get("is_gemma4") else "not a Gemma 4"
         able = [fit.target for fit in fits if fit.verdict != "does not fit"]
