@@ -7,7 +7,7 @@ that. Figures made so are derived, never measured: the catalogue's are better wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -221,10 +221,40 @@ def checkpoint_from(
     )
 
 
+def loaded_as_fp8(checkpoint: Checkpoint, config: Config) -> Checkpoint:
+    """The same 16-bit weights, quantised to fp8 while vLLM loads them; embeddings stay as they are.
+
+    Args:
+        checkpoint: As `checkpoint_from` made it.
+        config: Its config.json.
+    """
+    weight_bytes = checkpoint.disk_gb.value * 1e9
+    table = _table_bytes(config, weight_bytes)
+    read = checkpoint.read_gb_per_step
+    embedding = min(table, read.value * 1e9) / 1e9
+    experts = checkpoint.expert_gb
+    resident = (table + (weight_bytes - table) / 2) * RESIDENT_OVER_FILES / GIB
+    return replace(
+        checkpoint,
+        name=f"{checkpoint.name}-fp8",
+        weight_format="fp8",
+        resident_gib=replace(checkpoint.resident_gib, value=resident),
+        read_gb_per_step=replace(read, value=embedding + (read.value - embedding) / 2),
+        expert_gb=replace(experts, value=experts.value / 2) if experts is not None else None,
+    )
+
+
 def parameter_count(config: Config, weight_bytes: int) -> float:
     """Parameters in all, from the size of the weights and their encoding; about, where packed."""
-    text = _text(config)
     size = _BYTES.get(encoding_of(config), 2.0)
+    # Embeddings stay in 16 bits in every encoding that is met.
+    table_bytes = _table_bytes(config, weight_bytes)
+    return table_bytes / 2 + (weight_bytes - table_bytes) / size
+
+
+def _table_bytes(config: Config, at_most: float) -> float:
+    """Size of the embedding tables, 16 bits a number."""
+    text = _text(config)
     vocabulary = int(text.get("vocab_size", config.get("vocab_size", 0)) or 0)
     table = vocabulary * int(text.get("hidden_size", 0) or 0)
     table += (
@@ -232,9 +262,7 @@ def parameter_count(config: Config, weight_bytes: int) -> float:
         * int(text.get("hidden_size_per_layer_input", 0) or 0)
         * int(text.get("num_hidden_layers", 0) or 0)
     )
-    # Embeddings stay in 16 bits in every encoding that is met.
-    table_bytes = min(table * 2, weight_bytes)
-    return table_bytes / 2 + (weight_bytes - table_bytes) / size
+    return min(table * 2.0, at_most)
 
 
 def _text(config: Config) -> Config:

@@ -102,7 +102,7 @@ async def plan_deploy(
     await check_budget(app, plan.price, f"{target}/{plan.name}")
     plan = _with_end(backend, plan)
     answer = app.plans.keep(plan).answer(document=backend.document(plan, form))
-    answer.predicted, answer.cost = await predicting.of_plan(plan, wanted)
+    answer.predicted, answer.cost = await predicting.of_plan(backend, plan, wanted)
     return answer
 
 

@@ -11,6 +11,7 @@ from backends.core.errors import DevopsError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from backends.base import Backend
     from backends.core.plans import Plan
     from backends.knowledge.checkpoints import Checkpoint
     from backends.serving.choosing import Load
@@ -18,18 +19,22 @@ if TYPE_CHECKING:
     from backends.serving.runs import BenchmarkRun
 
 _LEVELS = (1, 4, 8, 16, 64)
+_READ_S = 5.0
 _ONE_PROMPT = 0.5
 """From this share of prefix-cache hits on, prompts are taken to be one and the same."""
 
 Row = dict[str, int | float]
 
 
-def setup_of(target: str, facts: Mapping[str, Any]) -> Setup | None:
+def setup_of(
+    target: str, facts: Mapping[str, Any], weights: Checkpoint | None = None
+) -> Setup | None:
     """What a deployment with these settings is; None where its hardware or weights are unknown.
 
     Args:
         target: The target, or the profile a simulator plays.
         facts: Settings by name, as far as they are said.
+        weights: The checkpoint, where it is not one of the catalogue.
     """
     from backends.knowledge.targets import PROFILES
     from backends.serving.predicting import Setup
@@ -38,7 +43,7 @@ def setup_of(target: str, facts: Mapping[str, Any]) -> Setup | None:
     if profile is None or str(facts.get("engine", "")) == "vllm":
         return None
     model = facts.get("checkpoint") or facts.get("model") or profile.checkpoint
-    checkpoint = _weights(str(model), str(facts.get("quantization") or ""))
+    checkpoint = weights or _weights(str(model), str(facts.get("quantization") or ""))
     if checkpoint is None:
         return None
     setup = Setup.of(profile, checkpoint)
@@ -74,10 +79,15 @@ def _weights(model: str, quantization: str) -> Checkpoint | None:
     return None
 
 
-async def of_plan(plan: Plan, load: Load) -> tuple[list[Row], dict[str, int | float | str]]:
+async def of_plan(
+    backend: Backend, plan: Plan, load: Load
+) -> tuple[list[Row], dict[str, int | float | str]]:
     """Predicted speed at a few levels, and what it makes of the price; empty where unknown."""
     facts = {setting.name: setting.value for setting in plan.settings} | plan.spec
     setup = setup_of(plan.target, facts)
+    if setup is None and facts.get("model"):
+        weights = await _from_files(backend, str(facts["model"]))
+        setup = setup_of(plan.target, facts, weights) if weights is not None else None
     if setup is None:
         return [], {}
     rows = await asyncio.to_thread(_rows, setup, load)
@@ -85,6 +95,24 @@ async def of_plan(plan: Plan, load: Load) -> tuple[list[Row], dict[str, int | fl
         return [], {}
     instances = int(facts.get("max_instances") or 1)
     return [_shown(row) for row in rows], _cost(plan, load, rows, instances)
+
+
+async def _from_files(backend: Backend, model: str) -> Checkpoint | None:
+    """A checkpoint that is in no table, as the files that the target reads say."""
+    from backends.base import HasModels
+    from backends.knowledge.from_config import checkpoint_from
+
+    if not isinstance(backend, HasModels):
+        return None
+    try:
+        async with asyncio.timeout(_READ_S):
+            source = await backend.model_source(model)
+        if source is None:
+            return None
+        name = model.rstrip("/").rpartition("/")[2]
+        return checkpoint_from(name, source.config, source.weight_bytes, source.source)
+    except (TimeoutError, DevopsError):
+        return None  # then nothing is predicted; the plan stands by itself
 
 
 def _rows(setup: Setup, load: Load) -> list[Prediction]:

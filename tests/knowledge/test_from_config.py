@@ -13,6 +13,7 @@ from backends.knowledge.from_config import (
     checkpoint_from,
     encoding_of,
     flags_of,
+    loaded_as_fp8,
     parameter_count,
 )
 
@@ -133,3 +134,11 @@ def test_a_config_that_says_nothing_of_its_layers_is_refused_by_name() -> None:
         attention_of({"model_type": "x"}, "test")
     with pytest.raises(InvalidInputError, match="no weights"):
         checkpoint_from("x", PLAIN_CONFIG, 0, "test")
+
+
+def test_weights_quantised_while_loading_take_half_but_for_the_embeddings() -> None:
+    made = loaded_as_fp8(checkpoint_from("26B", MOE_CONFIG, 51_610_000_000, "test"), MOE_CONFIG)
+    known = find_checkpoint("gemma-4-26B-A4B-it-fp8")
+    assert made.weight_format == "fp8"
+    assert made.resident_gib.value == pytest.approx(known.resident_gib.value, rel=0.05)
+    assert made.read_gb(1) == pytest.approx(known.read_gb(1), rel=0.25)
