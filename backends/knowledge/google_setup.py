@@ -100,8 +100,28 @@ _TPU = GoogleNeeds(
     ),
 )
 
+_COMPUTE_ADMIN = "roles/compute.instanceAdmin.v1"
+_GCE = GoogleNeeds(
+    apis=("compute", "iam", "iap", "secretmanager"),
+    permissions=MappingProxyType(
+        {
+            "compute.instances.create": _COMPUTE_ADMIN,
+            "compute.instances.setMetadata": _COMPUTE_ADMIN,
+            "compute.disks.create": _COMPUTE_ADMIN,
+            "compute.firewalls.create": "roles/compute.securityAdmin",
+            "compute.routers.create": "roles/compute.networkAdmin",
+            "iam.serviceAccounts.create": "roles/iam.serviceAccountAdmin",
+            "iam.serviceAccounts.actAs": "roles/iam.serviceAccountUser",
+            "iap.tunnelInstances.accessViaIAP": "roles/iap.tunnelResourceAccessor",
+            "secretmanager.secrets.create": "roles/secretmanager.admin",
+            "secretmanager.versions.access": "roles/secretmanager.admin",
+        }
+    ),
+)
+
 NEEDS: Mapping[str, GoogleNeeds] = MappingProxyType(
     {
+        "gce-t4": _GCE,
         "cloudrun-l4": _CLOUD_RUN,
         "cloudrun-rtx6000": GoogleNeeds(
             _CLOUD_RUN.apis, _CLOUD_RUN.permissions, _CLOUD_RUN.grants, private_access=True

@@ -18,6 +18,7 @@ from backends.setup.desk import Desk
 PARTS: dict[str, tuple[str, str]] = {
     "cloudrun": ("backends.setup.google", "GoogleSetup"),
     "tpu": ("backends.setup.google", "GoogleSetup"),
+    "gce": ("backends.setup.google", "GoogleSetup"),
     "sagemaker": ("backends.setup.amazon", "AwsSetup"),
 }
 

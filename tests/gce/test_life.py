@@ -68,6 +68,19 @@ async def test_from_the_plan_to_the_end(caller: Caller, cloud: Cloud) -> None:
 
     await _measured_beside_the_engine(caller)
 
+    # It restarts under us, and the kernel kills the first engine after that.
+    at = "https://compute.googleapis.com/compute/v1/projects/vllm-rehearsal/zones/us-west2-b"
+    cloud.google("POST", f"{at}/instances/t4/reset")
+    cloud.fault(kind="host", fault="oom", times=1)
+    started = await caller.tool("start_serving", **ON)
+    assert not started.is_error, started.text
+    killed = (await _until(caller, "failed"))[-1].structured
+    assert "Out of memory: Killed process" in killed["error"]
+    assert "swap" in killed["error_cause"]
+    started = await caller.tool("start_serving", **ON)
+    assert not started.is_error, started.text
+    await _until(caller, "ready")
+
     # The machine's owner switches it off; one call brings everything back.
     planned, done = await _end(caller, "stop_serving", power_off=True)
     assert "about 30.44 USD a month" in planned.structured["keeps_billing"][0]

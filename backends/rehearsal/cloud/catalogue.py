@@ -166,6 +166,7 @@ NEEDED_APIS = (
     "compute.googleapis.com",
     "iam.googleapis.com",
     "iamcredentials.googleapis.com",
+    "iap.googleapis.com",
     "run.googleapis.com",
     "secretmanager.googleapis.com",
     "tpu.googleapis.com",
