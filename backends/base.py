@@ -193,6 +193,11 @@ class Backend(abc.ABC):
             )
         raise InvalidInputError("name", "is needed: there are several.", allowed=", ".join(names))
 
+    @property
+    def look_every_s(self) -> float:
+        """How often a watch looks again, in seconds; more where a cloud throttles looks."""
+        return _LOOK_EVERY_S
+
     async def watch(self, name: str, timeout_s: float, progress: Progress) -> tuple[Status, float]:
         """Look until it is ready, failed or stopped, or `timeout_s` is over.
 
@@ -211,9 +216,9 @@ class Backend(abc.ABC):
             )
             if status.state not in {"creating", "starting", "stopping", "unknown"}:
                 return status, waited
-            if waited + _LOOK_EVERY_S > timeout_s:
+            if waited + self.look_every_s > timeout_s:
                 return status, waited
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(self.look_every_s)
 
     def log_files(self, name: str) -> Mapping[str, Path]:
         """Logs that are whole files on this machine, by source; empty where they are not."""

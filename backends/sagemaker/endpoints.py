@@ -1,20 +1,14 @@
-"""Endpoints, configurations and models as values, read through AWS's own client."""
+"""Endpoints, configurations and models as values."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from backends.core.errors import NotFoundError
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.knowledge.sagemaker import TYPES
-from backends.sagemaker.commands import NAME_TAG, deployment_of
-
-if TYPE_CHECKING:
-    from backends.clouds.aws import Aws
 
 BUSY = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting"})
 """States in which SageMaker refuses every change."""
@@ -210,156 +204,8 @@ class Deployed:
         )
 
 
-class SageMakerApi:
-    """Reads of SageMaker.
-
-    Args:
-        aws: The account.
-    """
-
-    def __init__(self, aws: Aws) -> None:
-        self._aws = aws
-        # What never changes under its name: made anew, ours has another name.
-        self._configs: dict[tuple[str, str], Config] = {}
-        self._models: dict[tuple[str, str], Model] = {}
-
-    async def endpoint(self, region: str, name: str) -> Endpoint:
-        """One endpoint with its tags.
-
-        Raises:
-            NotFoundError: There is none of that name in that region.
-        """
-        raw = await self._aws.call("sagemaker", "describe_endpoint", region, EndpointName=name)
-        return _endpoint(raw, region, await self._tags(region, str(raw["EndpointArn"])))
-
-    async def names(self, region: str) -> list[str]:
-        """The endpoints of a region."""
-        found = await self._aws.items("sagemaker", "list_endpoints", "Endpoints", region)
-        return [str(item["EndpointName"]) for item in found]
-
-    async def deployed(self, region: str, name: str) -> Deployed:
-        """One endpoint with its configuration.
-
-        Raises:
-            NotFoundError: There is no endpoint of that name in that region.
-        """
-        endpoint = await self.endpoint(region, name)
-        config: Config | None = None
-        if endpoint.config:
-            try:
-                config = await self.config(region, endpoint.config)
-            except NotFoundError:
-                config = None
-        return Deployed(name, region, config, endpoint)
-
-    async def all_deployed(self, region: str) -> list[Deployed]:
-        """Every endpoint of a region, and every configuration of ours that has none (stopped)."""
-        names, configs = await asyncio.gather(
-            self.names(region), self._aws.items(
-                "sagemaker", "list_endpoint_configs", "EndpointConfigs", region,
-                NameContains="-vllm-",
-            ),
-        )  # fmt: skip
-        found = await asyncio.gather(
-            *(self.deployed(region, name) for name in names), return_exceptions=True
-        )
-        present: list[Deployed] = []
-        for item in found:
-            if isinstance(item, NotFoundError):
-                continue  # deleted between the two looks
-            if isinstance(item, BaseException):
-                raise item
-            present.append(item)
-        ours = [(str(c["EndpointConfigName"]), _seconds(c.get("CreationTime"))) for c in configs]
-        return [*present, *await self._stopped(region, ours, set(names))]
-
-    async def configs_of(self, region: str, name: str) -> list[Config]:
-        """The configurations made for a deployment, newest first."""
-        found = await self._aws.items(
-            "sagemaker", "list_endpoint_configs", "EndpointConfigs", region,
-            NameContains=f"{name}-vllm-",
-        )  # fmt: skip
-        names = [str(item["EndpointConfigName"]) for item in found]
-        configs = await asyncio.gather(
-            *(self.config(region, item) for item in names if deployment_of(item) == name)
-        )
-        ours = [config for config in configs if config.managed]
-        return sorted(ours, key=lambda config: config.created_at, reverse=True)
-
-    async def config(self, region: str, name: str) -> Config:
-        """One endpoint configuration with its tags.
-
-        Raises:
-            NotFoundError: There is none of that name in that region.
-        """
-        known = self._configs.get((region, name))
-        if known is not None:
-            return known
-        raw = await self._aws.call(
-            "sagemaker", "describe_endpoint_config", region, EndpointConfigName=name
-        )
-        config = _config(raw, region, await self._tags(region, str(raw["EndpointConfigArn"])))
-        if deployment_of(name) is not None and config.managed:
-            self._configs[region, name] = config
-        return config
-
-    async def model(self, region: str, name: str) -> Model:
-        """One model.
-
-        Raises:
-            NotFoundError: There is none of that name in that region.
-        """
-        known = self._models.get((region, name))
-        if known is not None:
-            return known
-        raw = await self._aws.call("sagemaker", "describe_model", region, ModelName=name)
-        model = _model(raw)
-        if deployment_of(name) is not None:
-            self._models[region, name] = model
-        return model
-
-    async def model_tags(self, region: str, name: str) -> Mapping[str, str]:
-        """A model's tags.
-
-        Raises:
-            NotFoundError: There is no such model.
-        """
-        raw = await self._aws.call("sagemaker", "describe_model", region, ModelName=name)
-        return await self._tags(region, str(raw["ModelArn"]))
-
-    def forget(self, region: str, name: str) -> None:
-        """Do not believe what was known of a configuration or model of that name."""
-        self._configs.pop((region, name), None)
-        self._models.pop((region, name), None)
-
-    async def _stopped(
-        self, region: str, configs: Sequence[tuple[str, float]], running: set[str]
-    ) -> list[Deployed]:
-        newest: dict[str, tuple[float, str]] = {}
-        for config, created in configs:
-            name = deployment_of(config)
-            if name is not None and name not in running:
-                newest[name] = max(newest.get(name, (0.0, "")), (created, config))
-        found = await asyncio.gather(*(self._config_or_none(region, c) for _, c in newest.values()))
-        return [
-            Deployed(name, region, config)
-            for name, config in zip(newest, found, strict=True)
-            if config is not None and config.managed and config.tags.get(NAME_TAG) == name
-        ]
-
-    async def _config_or_none(self, region: str, name: str) -> Config | None:
-        try:
-            return await self.config(region, name)
-        except NotFoundError:
-            self.forget(region, name)
-            return None
-
-    async def _tags(self, region: str, arn: str) -> Mapping[str, str]:
-        found = await self._aws.items("sagemaker", "list_tags", "Tags", region, ResourceArn=arn)
-        return {str(item["Key"]): str(item["Value"]) for item in found}
-
-
-def _endpoint(raw: Mapping[str, Any], region: str, tags: Mapping[str, str]) -> Endpoint:
+def endpoint_of(raw: Mapping[str, Any], region: str, tags: Mapping[str, str]) -> Endpoint:
+    """An endpoint from what DescribeEndpoint says."""
     pending = raw.get("PendingDeploymentSummary") or {}
     return Endpoint(
         name=str(raw["EndpointName"]),
@@ -369,8 +215,8 @@ def _endpoint(raw: Mapping[str, Any], region: str, tags: Mapping[str, str]) -> E
         reason=str(raw.get("FailureReason") or ""),
         config=str(raw.get("EndpointConfigName") or ""),
         next_config=str(pending.get("EndpointConfigName") or ""),
-        created_at=_seconds(raw.get("CreationTime")),
-        modified_at=_seconds(raw.get("LastModifiedTime")),
+        created_at=seconds_of(raw.get("CreationTime")),
+        modified_at=seconds_of(raw.get("LastModifiedTime")),
         variants=tuple(_variant(item) for item in raw.get("ProductionVariants") or ()),
         tags=tags,
     )
@@ -395,7 +241,8 @@ def _variant(raw: Mapping[str, Any]) -> Variant:
     )
 
 
-def _config(raw: Mapping[str, Any], region: str, tags: Mapping[str, str]) -> Config:
+def config_of(raw: Mapping[str, Any], region: str, tags: Mapping[str, str]) -> Config:
+    """A configuration from what DescribeEndpointConfig says."""
     variants: list[PlannedVariant] = []
     for item in raw.get("ProductionVariants") or ():
         pools = sorted(item.get("InstancePools") or (), key=lambda pool: int(pool["Priority"]))
@@ -419,13 +266,14 @@ def _config(raw: Mapping[str, Any], region: str, tags: Mapping[str, str]) -> Con
         name=str(raw["EndpointConfigName"]),
         region=region,
         arn=str(raw["EndpointConfigArn"]),
-        created_at=_seconds(raw.get("CreationTime")),
+        created_at=seconds_of(raw.get("CreationTime")),
         variants=tuple(variants),
         tags=tags,
     )
 
 
-def _model(raw: Mapping[str, Any]) -> Model:
+def model_of(raw: Mapping[str, Any]) -> Model:
+    """A model from what DescribeModel says."""
     several: Sequence[Mapping[str, Any]] = raw.get("Containers") or ()
     container: Mapping[str, Any] = raw.get("PrimaryContainer") or next(iter(several), {})
     data = (container.get("ModelDataSource") or {}).get("S3DataSource") or {}
@@ -438,5 +286,6 @@ def _model(raw: Mapping[str, Any]) -> Model:
     )
 
 
-def _seconds(value: object) -> float:
+def seconds_of(value: object) -> float:
+    """A time of AWS's as Unix seconds; 0 where there is none."""
     return value.timestamp() if isinstance(value, datetime) else 0.0
