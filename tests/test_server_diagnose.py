@@ -30,6 +30,7 @@ async def test_a_pasted_text_is_explained_with_its_line_and_an_exact_fix(caller:
     assert OOM in found["causes"][0]["evidence"]
     assert found["causes"][0]["where"] == "text, line 2"
     assert "max_model_len" in found["next_steps"][0]
+    assert found["next_steps"][1].startswith("plan_deployment(")
 
 
 async def test_a_false_alarm_is_named_as_harmless(caller: Caller) -> None:

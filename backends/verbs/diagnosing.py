@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_LOOK_S = 12.0
+_LOOK_S = 8.0
 """Seconds one source may take; all are asked at once."""
-_ASK_S = 20.0
+_ASK_S = 15.0
 _LINES = 2000
 _MOST_SOURCES = 4
 # Every request or everything at once: what is wrong stands in the other sources too.
@@ -38,6 +39,10 @@ _OPINION_TOKENS = 300
 _FULL = 0.95
 _BAD_EVENTS = frozenset({"refused", "crashed", "timed out"})
 _FILE_CHUNK = 1 << 20
+_CALL = re.compile(
+    r"\b[a-z]+_[a-z_]+\(|\bdestroy\(|\bgcloud |\bnvidia-smi|reinstall", re.IGNORECASE
+)
+"""A fix that is a call or a command already."""
 
 
 @dataclass
@@ -333,7 +338,7 @@ def _conclude(answer: Diagnosis, status: Status | None) -> None:
     if named:
         answer.verdict = "known"
         answer.summary = f"{where}{named[0].id}: {named[0].cause}"
-        answer.next_steps = [named[0].fix]
+        answer.next_steps = [named[0].fix, *_as_call(named[0], answer)]
         return
     well = status is not None and status.state not in {"failed", "degraded", "unknown"}
     if answer.telling_lines and not well:
@@ -349,6 +354,15 @@ def _conclude(answer: Diagnosis, status: Status | None) -> None:
     if answer.verdict == "unknown" and answer.name:
         call = f"target={answer.target!r}, name={answer.name!r}"
         answer.next_steps = [f"get_logs({call}, lines=500)", f"diagnose({call}, ask_model=True)"]
+
+
+def _as_call(found: Finding, answer: Diagnosis) -> list[str]:
+    """The call that brings a changed setting about, where the fix only names the setting."""
+    if found.kind != "cause" or _CALL.search(found.fix):
+        return []
+    named = f", name={answer.name!r}" if answer.name else ""
+    target = repr(answer.target) if answer.target else "..."
+    return [f"plan_deployment(target={target}{named}, ...) with that changed, then deploy"]
 
 
 async def _ask(backend: Backend, name: str, answer: Diagnosis, sources: list[_Source]) -> None:

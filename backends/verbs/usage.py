@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from backends.core.answers import Deployment
 
 _ASK_S = 8.0
+_MOST_ASKED = 20
+"""Logs that are read for one list: a project may read them 60 times a minute."""
 _HOUR_S = 3600.0
 _LOOKED_BACK_H = 24.0
 
@@ -29,7 +31,7 @@ async def add_usage(app: App, items: Sequence[Deployment]) -> list[Saving]:
         items: All that was found; filled in here.
     """
     running = [item for item in items if item.usd_per_hour]
-    await asyncio.gather(*(_ask(app, item) for item in running))
+    await asyncio.gather(*(_ask(app, item) for item in running[:_MOST_ASKED]))
     idle_s = app.settings.idle_minutes * 60
     savings: list[Saving] = []
     app.usage.looked_at, app.usage.idle = time.monotonic(), []
