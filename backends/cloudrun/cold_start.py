@@ -66,7 +66,7 @@ async def _timed(
     target: CloudRunLooking, service: RunService, began: float, job: WorkerJob
 ) -> dict[str, Any]:
     endpoint = await target.endpoint_at(service, service.url)
-    usual = sum(expected_of(target.profile).values())
+    usual = sum(expected_of(target.timed).values())
     async with EndpointClient(endpoint, timeout_s=_FIRST_TOKEN_TIMEOUT_S) as client:
         asking = asyncio.create_task(_first_token(client, began))
         try:

@@ -99,7 +99,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature(
         "not_gemma4",
         r"architectures? \S+ (?:are|is) not supported|invalid (?:tool call|reasoning) parser"
-        r"|gemma4.*(?:parser|tokens?).*not found",
+        r"|gemma4.*(?:parser|tokens?).*not found|Gemma4\w*Parser could not locate",
         "The folder does not hold a Gemma 4, whatever its name says, or the image is too old.",
         "list_models(target='{target}', inspect='gs://...') says what the folder really is.",
     ),
@@ -108,6 +108,14 @@ SIGNATURES: tuple[Signature, ...] = (
         r"early terminated the request|truncated headers",
         "A proxy in the image speaks HTTP/1.0 or closes connections under Cloud Run.",
         "Let it speak HTTP/1.1 with keep-alive.",
+    ),
+    signature(
+        "model_loading",
+        r"model is (?:still )?loading",
+        "The container answers before its model is loaded, as images with a server of their own "
+        "do: being up is not being ready.",
+        "wait_until_ready(target='{target}', name='{name}'), which reads the image's /health, then "
+        "ask again.",
     ),
     signature(
         "engine_overload",

@@ -31,6 +31,7 @@ _WORDS: dict[str, str] = {
     "disk_full": "OSError: [Errno 28] No space left on device",
     "not_gemma4": "Model architectures ['GemmaForCausalLM'] are not supported for now.",
     "truncated_headers": "503 Model server early terminated the request (truncated headers)",
+    "model_loading": '{"error": "model is loading"}',
     "engine_overload": "HTTP 502 upstream 500: EngineCore encountered an issue",
     "busy": "503 server busy",
     "kernel_mismatch": "_C::gptq_marlin_repack() Expected a value of type 'Tensor' for argument "

@@ -123,6 +123,16 @@ async def test_what_cloud_run_refuses_itself_names_what_was_made_before_and_its_
     assert "gcloud iam service-accounts delete" in refused["undo"]
 
 
+async def test_a_quota_that_the_quotas_api_does_not_show_is_explained_by_the_refusal(
+    cloud: Cloud, caller: Caller
+) -> None:
+    cloud.fault("gpu-quota-misread")
+    refused = (await deploy(caller, max_instances=3)).error
+    assert "requested: 3 allowed: 1" in " ".join(refused["words"].split())
+    assert "pass the GPU quota" in refused["cause"]
+    assert "max_instances=1" in refused["next_action"]
+
+
 async def test_a_denied_create_is_a_permission_and_not_an_absence(
     cloud: Cloud, caller: Caller
 ) -> None:
@@ -189,6 +199,8 @@ _STARTS = {
     "container-disk-full": "file system is memory",
     "no-nat": "no way to Hugging Face",
     "hf-rate-limited": "Hugging Face limits requests",
+    "wrong-architecture": "does not hold a Gemma 4",
+    "startup-probe-kill": "did not answer its startup probe in time",
 }
 
 
@@ -255,6 +267,7 @@ async def test_a_start_that_waits_says_what_for(
 _REFUSALS = {
     "endpoint-401": ("endpoint_auth", "identity token"),
     "endpoint-429": ("endpoint_busy", "admits 4 requests at once"),
+    "loading-refused": ("endpoint_busy", "before its model is loaded"),
     "server-busy": ("endpoint_not_ready", "More requests wait"),
     "truncated-headers": ("endpoint_not_ready", "HTTP/1.0"),
     "engine-crash": ("endpoint_not_ready", "More was asked of the engine"),

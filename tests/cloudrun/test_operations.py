@@ -26,7 +26,7 @@ async def test_a_cold_start_is_timed_phase_by_phase(cloud: Cloud, caller: Caller
     status = (await caller.tool("get_status", target=L4)).ok
     assert status["facts"]["scaling"] == "automatic"
 
-    await caller.tool("update_scaling", target=L4, name="gemma4", min_instances=1)
+    cloud.fault("manual-scaling")
     warm = (await caller.tool("probe_cold_start", target=L4, name="gemma4")).ok
     ended = (await caller.tool("get_operation", operation_id=warm["operation_id"], wait_s=40)).ok
     assert ended["state"] == "failed"
