@@ -123,11 +123,11 @@ async def test_what_cloud_run_refuses_itself_names_what_was_made_before_and_its_
     assert "gcloud iam service-accounts delete" in refused["undo"]
 
 
-async def test_a_quota_that_the_quotas_api_does_not_show_is_explained_by_the_refusal(
+async def test_more_instances_than_the_gpu_quota_are_explained_by_the_refusal(
     cloud: Cloud, caller: Caller
 ) -> None:
-    cloud.fault("gpu-quota-misread")
-    refused = (await deploy(caller, max_instances=3)).error
+    cloud.fault("gpu-quota-short")
+    refused = (await deploy(caller, max_instances=3, ignore_quota=True)).error
     assert "requested: 3 allowed: 1" in " ".join(refused["words"].split())
     assert "pass the GPU quota" in refused["cause"]
     assert "max_instances=1" in refused["next_action"]
