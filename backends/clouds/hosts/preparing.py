@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from backends.clouds.hosts.host import Host, HostJob
-from backends.clouds.hosts.program import PROGRAM, PYTHON, Json, call, install, reports
+from backends.clouds.hosts.program import PYTHON, UNPACKED, Json, call, install, reports
 from backends.clouds.hosts.remote import SshHost
 from backends.core.errors import HostError, HostUnreachableError, StepFailedError
 
@@ -203,7 +203,7 @@ async def _begin(host: Host, settings: Mapping[str, Any], following: _Following)
                 following.begin()
             folder = running.log_path.rpartition("/")[0]
             await host.put(json.dumps(dict(settings)).encode(), f"{folder}.json", mode=0o600)
-            script = f"exec {PYTHON} {PROGRAM} prepare < {folder}.json"
+            script = f"exec {PYTHON} {UNPACKED} prepare < {folder}.json"
             await host.start_detached(script, name=JOB)
         except HostUnreachableError:
             await following.reconnect()

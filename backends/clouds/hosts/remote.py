@@ -49,6 +49,8 @@ _CONTROL_TIMEOUT_S = 10.0
 # What the far side's own deadline gets before this side gives up.
 _GRACE_S = 10.0
 _SSH_FAILED = 255
+# A connection that has just carried something is not looked at first.
+_TRUSTED_S = 5.0
 # sshd lets ten sessions share a connection (MaxSessions); the holders of tunnels need some.
 _SESSIONS = 6
 _ENDED_BY_TIMEOUT = {124, 137}
@@ -89,6 +91,7 @@ class SshHost(Host):
         self._cloud = cloud
         self._identity = tuple(identity)
         self._path = ""
+        self._carried_at = -_TRUSTED_S
         self._connecting = asyncio.Lock()
         self._sessions = asyncio.Semaphore(_SESSIONS)
 
@@ -109,14 +112,20 @@ class SshHost(Host):
         )
         return self._gcloud_argv(flags)
 
-    async def connect(self, *, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    async def connect(self, *, timeout_s: float = CONNECT_TIMEOUT_S, sure: bool = False) -> None:
         """Open the connection, if none is open.
+
+        Args:
+            timeout_s: Bound of the call.
+            sure: Look even where it carried something a moment ago.
 
         Raises:
             HostUnreachableError: ssh had no answer: still starting, no firewall rule, no address.
             HostKeyError: The host is not the one it was.
             DevopsError: Google refused, by its kind.
         """
+        if not sure and time.monotonic() - self._carried_at < _TRUSTED_S:
+            return
         async with self._connecting:
             if await self._alive():
                 return
@@ -145,7 +154,7 @@ class SshHost(Host):
         while True:
             left = until - time.monotonic()
             try:
-                await self.connect(timeout_s=max(5.0, min(CONNECT_TIMEOUT_S, left)))
+                await self.connect(timeout_s=max(5.0, min(CONNECT_TIMEOUT_S, left)), sure=True)
             except HostUnreachableError:
                 if time.monotonic() + every_s > until:
                     raise
@@ -169,10 +178,12 @@ class SshHost(Host):
             try:
                 result = await self._session(line, timeout_s, stdin)
             except HostUnreachableError as error:
+                self._carried_at = -_TRUSTED_S
                 # Before it began nothing has happened; after that only what may run twice.
                 if attempt == 2 or (error.begun and not repeatable):
                     raise
                 continue
+            self._carried_at = time.monotonic()
             if check and result.exit_code != 0:
                 raise failed(self.label, shown(script), result)
             return result
@@ -180,7 +191,7 @@ class SshHost(Host):
 
     async def attach(self, words: Sequence[str]) -> asyncio.subprocess.Process:
         """Start a command over a session of its own; see `Host.attach`."""
-        await self.connect()
+        await self.connect(sure=True)
         return await asyncio.create_subprocess_exec(
             *await self._ssh(),
             "--",
@@ -194,7 +205,7 @@ class SshHost(Host):
 
     async def forward(self, remote_port: int, *, remote_host: str = "127.0.0.1") -> Tunnel:
         """Forward a port over the shared connection; a session of its own keeps that open."""
-        await self.connect()
+        await self.connect(sure=True)
         port = _free_port()
         way = f"127.0.0.1:{port}:{remote_host}:{remote_port}"
         env = await self._env()
@@ -225,6 +236,7 @@ class SshHost(Host):
 
     async def close(self) -> None:
         """Close the shared connection, with all tunnels over it."""
+        self._carried_at = -_TRUSTED_S
         if Path(await self._control_path()).exists():  # noqa: ASYNC240 (one stat)
             await self._control("exit")
 

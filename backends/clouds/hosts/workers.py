@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends.clouds.hosts.host import STATE_FOLDER, Host
-from backends.clouds.hosts.program import PROGRAM, PYTHON, install
+from backends.clouds.hosts.program import PYTHON, UNPACKED, install
 from backends.clouds.hosts.tunnel import reap
 from backends.core.errors import NotSupportedError
 from backends.serving.engine.crew import WORKER_MODULE
@@ -113,7 +113,7 @@ class HostMember(Member):
             HostError: The host cannot be reached.
         """
         del target
-        words = [PYTHON, PROGRAM, "load", self._archive, WORKER_MODULE]
+        words = [PYTHON, UNPACKED, "load", self._archive, WORKER_MODULE]
         self._process = await self._host.attach(words)
         try:
             async with asyncio.timeout(_START_S):

@@ -23,7 +23,8 @@ from pathlib import Path
 
 SENTINEL = "Turing shared-memory clamp"
 BUDGET_BYTES = 60_000
-FILE_IN_VLLM = "v1/attention/ops/triton_unified_attention.py"
+FILE_NAME = "triton_unified_attention.py"
+FILE_IN_VLLM = "v1/attention/ops/" + FILE_NAME
 
 _TILES = ("TILE_SIZE_PREFILL", "TILE_SIZE_DECODE")
 _ROWS = "BLOCK_M"

@@ -97,6 +97,14 @@ class HostFarm:
                     f"sys.exit(main({name!r}, sys.argv[1:]{more}))"
                 )
                 _program(place / name, [sys.executable, "-S", "-E", "-c", start])
+        # The real one, as an image has it, without the packages of ours; only pip is played.
+        python = self.folder / "programs" / "python3"
+        played = python.read_text(encoding="utf-8").partition("\n")[2]
+        real = shlex.quote(str(Path(sys.executable).resolve()))
+        python.write_text(
+            '#!/bin/sh\n[ "$1 $2" = "-m pip" ] || exec ' + f'{real} "$@"\n{played}',
+            encoding="utf-8",
+        )
 
     def boot(
         self,

@@ -509,15 +509,10 @@ def vllm(machine: Machine, argv: list[str]) -> int:
 
 
 def python3(machine: Machine, argv: list[str]) -> int:
-    """The real one, as an image has it: `-m pip` installs from what the rehearsal sells."""
-    if argv[:2] == ["-m", "pip"]:
-        from backends.rehearsal.cloud.hosts.pip import main as play
+    """`-m pip`, which installs from what the rehearsal sells; the rest never comes here."""
+    from backends.rehearsal.cloud.hosts.pip import main as play
 
-        return play(machine, argv[2:])
-    # A virtual environment's Python has no packages of a user; a machine's own has.
-    real = os.path.realpath(sys.executable)
-    os.execv(real, [real, *argv])  # noqa: S606 (no shell is meant)
-    return 1
+    return play(machine, argv[2:])
 
 
 TABLE: dict[str, Program] = {
