@@ -119,6 +119,12 @@ def _parser() -> argparse.ArgumentParser:
         default="VLLM_API_KEY",
         help="environment variable that holds the API key, if one is needed (%(default)s)",
     )
+    add(
+        "--token-command",
+        default=None,
+        help="a command that prints a bearer token, run again every ten minutes, such as 'gcloud "
+        "auth print-identity-token --audiences=URL'",
+    )
     add("--output", type=Path, default=Path(RUN_FILE), help="where to write the run (%(default)s)")
     files: list[Path] = []
     add(
@@ -222,10 +228,15 @@ def _endpoint(asked: argparse.Namespace) -> Endpoint:
     async def headers() -> dict[str, str]:
         return {"authorization": f"Bearer {key}"}
 
+    provide = headers if key else None
+    if asked.token_command is not None:
+        from backends.serving.token_command import TokenCommand
+
+        provide = TokenCommand(asked.token_command).headers
     return Endpoint(
         base_url=asked.base_url,
         model=asked.model,
-        headers=headers if key else None,
+        headers=provide,
         ca_file=asked.ca_file,
         simulated=asked.simulated,
         source=getattr(asked, "label", "") or asked.base_url,
