@@ -104,6 +104,7 @@ class Worker:
         self._free: list[Lane] = []
         self._to_send: deque[tuple[Lane, int | None]] = deque()
         self._paused: list[tuple[int, int]] = []
+        self._naps_first = True  # see _wait
         self._carried: dict[int, int] = {}
         self._between: dict[int, tuple[Lane, int]] = {}
         self._next_turn: dict[int, Request] = {}
@@ -137,7 +138,11 @@ class Worker:
     # ---- waiting --------------------------------------------------------------------------------
 
     def _wait(self) -> list[tuple[int, int]]:
-        """Return what is ready, after a nap, some parsing, or a wait for it."""
+        """Return what is ready, after a nap, some parsing, or a wait for it.
+
+        A nap before the wait gathers reads of streams that go each at its own pace. Where all step
+        together it wakes up for nothing, at the cost of several reads, and is left out.
+        """
         wait, nap_ns, backlog = self._poller.wait, self._pace.nap_ns, self._streams.backlog
         if backlog.reads > MOST_READS:
             self._streams.account.crowded_parses += 1
@@ -153,11 +158,15 @@ class Worker:
             if len(ready) < QUIET:
                 backlog.read_one()
             return ready
-        self._nap(min(now_ns() + nap_ns, until_ns))
-        ready = wait(0)
-        if ready or backlog or until_ns <= now_ns():
-            return ready
+        if self._naps_first or backlog:
+            self._nap(min(now_ns() + nap_ns, until_ns))
+            ready = wait(0)
+            self._naps_first = bool(ready)
+            if ready or backlog or until_ns <= now_ns():
+                return ready
+        began_ns = now_ns()
         ready = self._block(until_ns)
+        self._naps_first = now_ns() - began_ns < nap_ns
         if 0 < len(ready) < CROWD:
             self._nap(min(now_ns() + nap_ns, until_ns))
             ready = wait(0)
