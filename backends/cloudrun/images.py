@@ -6,6 +6,7 @@ has changed since is refused.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from backends.cloudrun.commands import at
 from backends.clouds.google_builds import API, UNDER_WAY, follow_build
-from backends.core.errors import CloudError, InvalidInputError, NotFoundError, OutcomeUnknownError
+from backends.core.errors import CloudError, InvalidInputError, NotFoundError, OperationError
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.plans import Step
 
@@ -31,7 +32,8 @@ _SKIPPED = frozenset({".git", "__pycache__"})
 _BUILD_TIMEOUT = "3600s"
 # vLLM's image takes about 10 GB packed and 30 GB unpacked; Cloud Build's own disk has 100.
 _BUILD_DISK_GB = 200
-_SUBMIT_TIMEOUT_S = 600.0
+_SUBMIT_TIMEOUT_S = 3900.0
+_LOOK_EVERY_S = 2.0
 _REGISTRY = "https://artifactregistry.googleapis.com/v1/projects"
 
 
@@ -155,7 +157,7 @@ def image_steps(world: ImageWorld, project: str, region: str) -> list[Step]:
                     *("gcloud", "builds", "submit", str(world.source.folder)),
                     *(f"--tag={world.image}", *at(project, region)),
                     *("--machine-type=e2-highcpu-8", f"--disk-size={_BUILD_DISK_GB}"),
-                    *(f"--timeout={_BUILD_TIMEOUT}", "--async", "--quiet", "--format=json"),
+                    *(f"--timeout={_BUILD_TIMEOUT}", "--suppress-logs", "--quiet", "--format=json"),
                 ),
                 data={
                     "image": world.image,
@@ -172,41 +174,52 @@ def image_steps(world: ImageWorld, project: str, region: str) -> list[Step]:
 async def build_image(target: CloudRunLooking, step: Step, job: WorkerJob) -> str:
     """Start the build of a step, or take up one that runs, and follow it to its end.
 
+    gcloud itself waits for the build, as it does for whoever runs the step by hand; what is said of
+    it comes from Cloud Build.
+
     Raises:
         CloudError: It failed; the words are the end of its log.
         OperationError: It was cancelled as asked.
     """
     cloud = target.cloud
     image, region = str(step.data["image"]), str(step.data["region"])
-    number = await _running(cloud, region, image)
-    if number is None:
-        job.progress(0.0, None, "sending the folder to Cloud Build")
-        try:
-            text = await cloud.gcloud.run(step.argv, timeout_s=_SUBMIT_TIMEOUT_S)
-            number = str(json.loads(text or "{}").get("id") or "")
-        except (OutcomeUnknownError, ValueError):
-            number = await _running(cloud, region, image)
-        if not number:
+    builds = await _builds_of(cloud, region, image)
+    number = next((key for key, status in builds.items() if status in UNDER_WAY), None)
+    what = f"Cloud Build did not make {image}"
+    if number is not None:
+        await follow_build(cloud, region, number, what, job)
+        return f"Cloud Build made {image} (build {number}, which ran already)"
+    submitting = asyncio.create_task(cloud.gcloud.run(step.argv, timeout_s=_SUBMIT_TIMEOUT_S))
+    try:
+        while number is None and not submitting.done():
+            if job.should_stop():
+                raise OperationError("It was cancelled while the folder was sent.")
+            job.progress(0.0, None, "sending the folder to Cloud Build")
+            await asyncio.wait([submitting], timeout=_LOOK_EVERY_S)
+            now = await _builds_of(cloud, region, image)
+            number = next((key for key in now if key not in builds), None)
+        if number is None:
+            await submitting  # it was refused before there was a build, and says why
             raise CloudError(
                 "Cloud Build was asked, but lists no build of the image.",
                 next_action="Deploy again: a build that runs is found and followed.",
             )
-    await follow_build(cloud, region, number, f"Cloud Build did not make {image}", job)
+        await follow_build(cloud, region, number, what, job)
+    finally:
+        submitting.cancel()
+        # What gcloud says of a build that failed is less than its log does.
+        await asyncio.gather(submitting, return_exceptions=True)
     return f"Cloud Build made {image} (build {number})"
 
 
-async def _running(cloud: GoogleCloud, region: str, image: str) -> str | None:
-    """The id of the newest build of an image that is under way."""
+async def _builds_of(cloud: GoogleCloud, region: str, image: str) -> dict[str, str]:
+    """The state of each build of an image by its id, the newest first."""
     project = await cloud.project()
     answer = await cloud.rest.get(
         f"{API}/{project}/locations/{region}/builds",
         f"The builds in {region}",
         {"pageSize": "50"},
     )
-    found = [
-        build
-        for build in answer.get("builds", [])
-        if image in (build.get("images") or []) and build.get("status") in UNDER_WAY
-    ]
-    newest = max(found, key=lambda build: str(build.get("createTime", "")), default=None)
-    return str(newest["id"]) if newest else None
+    found = [item for item in answer.get("builds", []) if image in (item.get("images") or [])]
+    found.sort(key=lambda build: str(build.get("createTime", "")), reverse=True)
+    return {str(build["id"]): str(build.get("status", "")) for build in found}

@@ -53,6 +53,7 @@ def given(
     region: str = "us-east4",
     *,
     label: bool = True,
+    without: tuple[str, ...] = (),
     **env: str,
 ) -> None:
     """A service that was deployed by us, or by somebody: made as gcloud makes it, without gcloud.
@@ -65,11 +66,14 @@ def given(
         name: The service.
         region: Where in it.
         label: Whether it carries our label.
+        without: Arguments of vLLM that it is not given.
         env: Variables of its container.
     """
     body = json.loads((GOLDEN / "body-l4.json").read_text(encoding="utf-8"))
     body["metadata"]["name"] = name
     body["spec"]["template"]["spec"]["serviceAccountName"] = ACCOUNT
+    container = body["spec"]["template"]["spec"]["containers"][0]
+    container["args"] = [item for item in container["args"] if item not in without]
     if env:
         _set_env(body, env)
     if not label:

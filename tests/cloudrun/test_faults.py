@@ -301,6 +301,17 @@ async def test_every_refusal_of_the_front_door_is_explained(cloud: Cloud, caller
     assert (await caller.tool("query_model", target=L4, prompt="Hello", max_tokens=4)).ok
 
 
+async def test_tool_calls_that_come_back_as_text_are_told_by_the_flags_that_are_missing(
+    cloud: Cloud, caller: Caller
+) -> None:
+    given(cloud, without=("--enable-auto-tool-choice", "--tool-call-parser=gemma4"))
+    await settled(caller)
+    health = (await caller.tool("verify_model_health", target=L4, deep=True)).ok
+    (check,) = [item for item in health["checks"] if item["name"] == "tool_call"]
+    assert check["ok"] is False
+    assert any("tool-call-parser" in step for step in health["next_steps"]), health["next_steps"]
+
+
 # ------------------------------------------------------------------------- whose it is
 
 
