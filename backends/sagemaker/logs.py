@@ -93,6 +93,7 @@ class LogReader:
         self._aws = aws
         self._followed: dict[tuple[str, str], _Following] = {}
         self._sights: dict[tuple[str, str], tuple[float, float, Sight]] = {}
+        self._turns: dict[tuple[str, str], asyncio.Lock] = {}
 
     async def streams(self, region: str, name: str, since: float) -> list[str]:
         """The log streams that were made since then, newest first.
@@ -158,6 +159,12 @@ class LogReader:
             fresh: Look now, whatever was seen a moment ago.
         """
         key = (region, name)
+        # Two who read on from the same place would each feed the same lines.
+        async with self._turns.setdefault(key, asyncio.Lock()):
+            return await self._sight(key, since, fresh=fresh)
+
+    async def _sight(self, key: tuple[str, str], since: float, *, fresh: bool) -> Sight:
+        region, name = key
         until, began, kept = self._sights.get(key, (0.0, 0.0, Sight()))
         if began != since:
             kept = Sight()

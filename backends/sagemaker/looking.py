@@ -51,8 +51,9 @@ class SageMakerLooking(SageMakerFinding):
 
     async def _entry(self, deployed: Deployed) -> Deployment:
         self.remember(deployed.name, deployed.region)
-        judged = await self._judge(deployed)
-        rate = await self.rate_now(deployed)
+        sight = await self.sight(deployed)
+        judged = await self._judge(deployed, sight)
+        rate = await self.rate_now(deployed, sight)
         model = await self.model_of(deployed)
         created = deployed.endpoint.created_at if deployed.endpoint else 0.0
         note = judged.words if judged.state != "ready" else None
@@ -73,9 +74,9 @@ class SageMakerLooking(SageMakerFinding):
     async def status(self, name: str, *, detail: bool = False) -> Status:
         """How one deployment is, from SageMaker and its logs."""
         deployed = await self.find(name)
-        judged, rate, model = await asyncio.gather(
-            self._judge(deployed), self.rate_now(deployed), self.model_of(deployed)
-        )
+        sight, model = await asyncio.gather(self.sight(deployed), self.model_of(deployed))
+        judged = await self._judge(deployed, sight)
+        rate = await self.rate_now(deployed, sight)
         answer = self._status(deployed, judged, rate, model)
         if detail:
             await self._details(deployed, answer)
@@ -98,7 +99,7 @@ class SageMakerLooking(SageMakerFinding):
 
         endpoint = deployed.endpoint
         if endpoint is None or endpoint.status in {"Creating", "Failed", "Deleting"}:
-            judged = await self._judge(deployed)
+            judged = await self._judge(deployed, await self.sight(deployed))
             raise ConflictError(
                 f"{self.at(deployed.name)} {judged.words}.",
                 words=judged.error or "",
@@ -153,14 +154,19 @@ class SageMakerLooking(SageMakerFinding):
             as_of=rates[dearest].date,
         )
 
-    async def rate_now(self, deployed: Deployed) -> float | None:
-        """What a deployment costs per hour at this moment, as far as can be told."""
+    async def rate_now(self, deployed: Deployed, sight: Sight) -> float | None:
+        """What a deployment costs per hour at this moment, as far as can be told.
+
+        Args:
+            deployed: The deployment.
+            sight: What its logs tell: whoever logs has been placed.
+        """
         endpoint = deployed.endpoint
         if endpoint is None or (endpoint.status == "Failed" and not endpoint.placed):
             return 0.0
         placed = _placed(deployed)
         if not placed and endpoint.status == "Creating":
-            if not endpoint.placed and not (await self.sight(deployed)).stream:
+            if not endpoint.placed and not sight.stream:
                 return 0.0  # nothing is charged before an instance is placed
             if len(deployed.types) == 1 and deployed.config is not None:
                 count = sum(variant.count for variant in deployed.config.variants)
@@ -229,12 +235,10 @@ class SageMakerLooking(SageMakerFinding):
             sight = await self.log_reader.sight(deployed.region, deployed.name, since, fresh=True)
         return sight
 
-    async def _judge(self, deployed: Deployed) -> Judgement:
+    async def _judge(self, deployed: Deployed, sight: Sight) -> Judgement:
         from backends.sagemaker.state import judge, looked_after
 
-        sight, later = await asyncio.gather(
-            self.sight(deployed), asyncio.to_thread(self._looks_after, deployed.name)
-        )
+        later = await asyncio.to_thread(self._looks_after, deployed.name)
         judged = judge(deployed, sight, time.time())
         if later is None:
             return judged

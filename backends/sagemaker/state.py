@@ -104,7 +104,9 @@ def _in_service(deployed: Deployed, endpoint: Endpoint, sight: Sight) -> Judgeme
             fix=fix,
             warnings=problem,
         )
-    return Judgement("ready", f"is in service with {_instances(endpoint)}", warnings=problem)
+    return Judgement(
+        "ready", f"is in service with {_instances(deployed, endpoint)}", warnings=problem
+    )
 
 
 def _busy(deployed: Deployed, endpoint: Endpoint, sight: Sight, now_s: float) -> Judgement:
@@ -273,13 +275,17 @@ def _explained(words: str, name: str, failure: StartupFailure) -> tuple[str, str
     return failure.cause, failure.next_action
 
 
-def _instances(endpoint: Endpoint) -> str:
+def _instances(deployed: Deployed, endpoint: Endpoint) -> str:
     """How many instances of which types serve, in words."""
     parts: list[str] = []
     for variant in endpoint.variants:
         placed = [pool for pool in variant.pools if pool.count]
+        planned = deployed.config.variant(variant.name) if deployed.config else None
+        count = variant.count if variant.count is not None else "?"
         if placed:
             parts += [f"{pool.count} x {pool.type}" for pool in placed]
+        elif planned is not None and len(planned.types) == 1:
+            parts.append(f"{count} x {planned.types[0]}")
         else:
-            parts.append(f"{variant.count if variant.count is not None else '?'} instances")
+            parts.append(f"{count} instances")
     return ", ".join(parts) or "no instance"

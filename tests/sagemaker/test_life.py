@@ -120,9 +120,7 @@ async def test_a_redeploy_is_blue_green_and_the_same_settings_are_refused(
     assert not other.is_error, other.text
     waited = await settled(caller)
     assert waited["state"] == "ready", waited["summary"]
-    assert "1 x ml.g6.2xlarge" in json.dumps(waited["facts"]) or "ml.g6.2xlarge" in json.dumps(
-        waited["facts"]
-    )
+    assert "1 x ml.g6.2xlarge" in waited["summary"]
     nothing = await caller.tool("shift_traffic", target=TARGET, name=NAME, to="candidate")
     assert nothing.error["code"] == "not_found"
     # Every configuration and model of the name goes, also those of earlier settings.
@@ -159,8 +157,10 @@ async def test_instances_are_set_by_hand_or_chosen_by_load(
     cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = without_cli(monkeypatch)
-    await deploy(caller, instance_types=["ml.g6.xlarge"])
-    await settled(caller)
+    await deploy(caller, instance_types=["ml.g6.xlarge"], model="s3://weights/gemma-4-E2B-it")
+    ready = await settled(caller)
+    assert ready["models"] == ["gemma-4-E2B-it"]
+    assert "1 x ml.g6.xlarge" in ready["summary"]
     sent.clear()
     ranged = (await caller.tool("update_scaling", target=TARGET, name=NAME, max_instances=2)).ok
     assert "1 to 2 instances" in ranged["summary"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -30,6 +31,7 @@ class FakeLogs:
 
     async def call(self, service: str, operation: str, region: str, **p: Any) -> dict[str, Any]:
         assert (service, region) == ("logs", "us-east-2")
+        await asyncio.sleep(0)  # somebody else's turn, as with a real request
         self.reads += 1
         if self.error is not None:
             raise self.error
@@ -103,6 +105,12 @@ async def test_a_start_is_read_once_and_then_only_what_is_new(
     after = await reader.sight("us-east-2", "g", BEGAN, fresh=True)
     assert after.progress.phase is Phase.READY
     assert after.progress.lines == len(READY)
+
+
+async def test_two_looks_at_once_read_no_line_twice(logs: FakeLogs, reader: LogReader) -> None:
+    logs.write(*STARTING)
+    looks = (reader.sight("us-east-2", "g", BEGAN, fresh=True) for _ in range(4))
+    assert {sight.progress.lines for sight in await asyncio.gather(*looks)} == {len(STARTING)}
 
 
 async def test_no_log_group_is_no_container_and_no_error(logs: FakeLogs, reader: LogReader) -> None:

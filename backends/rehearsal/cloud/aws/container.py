@@ -16,6 +16,7 @@ from backends.rehearsal.cloud.run.container import Plan
 from backends.rehearsal.cloud.web import Json
 
 _PREFIX = "SM_VLLM_"
+_MODEL_FOLDER = "/opt/ml/model"
 _CUDA = re.compile(r"-cu(\d+)-")
 # The first AMI whose driver (580) runs images of CUDA 13; T4 machines get an older one by default.
 _CUDA_13_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
@@ -77,7 +78,7 @@ def launch(
     factor = 1.0
     for item in troubles:
         factor *= item.slow
-    checkpoint = _checkpoint(env)
+    checkpoint = _checkpoint(env, container)
     if trouble is None:
         trouble = _natural(endpoint, env, checkpoint, machine)
     profile = find_profile(machine.profile)
@@ -104,8 +105,12 @@ def _needs_newer_driver(container: Json, variant: Json, machine: InstanceType) -
     return wants and ami != _CUDA_13_AMI and (ami is not None or machine.gpu == "T4")
 
 
-def _checkpoint(env: Mapping[str, str]) -> Checkpoint | None:
+def _checkpoint(env: Mapping[str, str], container: Json) -> Checkpoint | None:
     model = env.get(f"{_PREFIX}MODEL", "")
+    if model == _MODEL_FOLDER:
+        # What SageMaker has put there is known by its folder in the bucket.
+        source = (container.get("ModelDataSource") or {}).get("S3DataSource") or {}
+        model = str(source.get("S3Uri", "")).rstrip("/").rpartition("/")[2]
     try:
         return find_checkpoint(model)
     except NotFoundError:
