@@ -161,7 +161,8 @@ def _instance_argv(spec: TpuSpec, common: Sequence[str]) -> list[str]:
     if spec.internal_ips:
         argv.append("--no-address")
     where = f"--subnet={spec.subnetwork}" if spec.subnetwork else f"--network={spec.network}"
-    return [*argv, where, "--async", "--quiet", "--format=json"]
+    # Waited for: what a zone refuses is told by the operation, not by the request.
+    return [*argv, where, "--quiet", "--format=json"]
 
 
 def delete_argv(request: TpuRequest, project: str) -> list[str]:

@@ -10,7 +10,7 @@ from backends.base import EndOptions
 from backends.clouds.google_facts import account_email, account_is_ours, or_problem, secret_exists
 from backends.clouds.google_steps import remove_account_steps
 from backends.core.answers import Price
-from backends.core.errors import InvalidInputError
+from backends.core.errors import ConflictError, InvalidInputError
 from backends.core.plans import Plan, Step
 from backends.tpu.commands import (
     delete_argv,
@@ -88,6 +88,12 @@ def _meant(
     if not found:
         found = [item for item in orphans if item.name == plain and zone in ("", item.zone)]
     if not found:
+        operation = target.searches().get(plain)
+        if operation is not None:
+            raise ConflictError(
+                f"{operation.id} is looking for hardware for {plain}; nothing of it is there yet.",
+                next_action=f"cancel_operation(operation_id={operation.id!r})",
+            )
         raise target.not_here(name)
     if len(found) > 1:
         raise InvalidInputError(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STATE_FOLDER = "/var/lib/vllm-devops"
 
 # Steps of the start script before it makes the container.
-BEFORE_CONTAINER = frozenset({"booting", "installing docker", "pulling"})
+BEFORE_CONTAINER = frozenset({"booting", "installing docker", "pulling", "waiting"})
 
 _MARK = "@@vllm-devops@@"
 # The start of a log and its end: between them a busy server writes what nobody reads here.
@@ -112,7 +112,7 @@ def read_look(text: str) -> Machine:
         name, _, body = block.partition("\n")
         parts[name.strip()] = body
     phases = _phases(parts.get("phases", ""))
-    if phases and phases[-1][1] in BEFORE_CONTAINER:
+    if phases and phases[-1][1].partition(":")[0] in BEFORE_CONTAINER:
         # What is there of a container and its log is of the boot before.
         parts |= {"log": "", "tail": "", "container": ""}
     log = StartupLog()

@@ -20,8 +20,10 @@ _BODY = Path(__file__).with_name("start.sh")
 SETTINGS_KEY = "vllm-devops"
 """Metadata key under which a deployment's own settings stand, as JSON."""
 
-# Seconds between looks for a secret whose right is being granted, and to readiness at most.
-_SECRET_PAUSE_S = 20
+# Seconds between two tries; looks for a secret, for a right that was just given is known after
+# minutes; and seconds to readiness at most.
+_PAUSE_S = 10
+_SECRET_TRIES = 60
 _START_PATIENCE_S = 3600
 
 # As vLLM's guide for Ray on several hosts: one head, and the others join it.
@@ -85,7 +87,8 @@ def start_script(spec: TpuSpec, split: int, project: str, *, key_secret: str = "
         "RAY_PORT": str(RAY_PORT),
         "RAY_HEAD": RAY_HEAD,
         "RAY_WORKER": RAY_WORKER,
-        "SECRET_PAUSE": str(_SECRET_PAUSE_S),
+        "PAUSE": str(_PAUSE_S),
+        "SECRET_TRIES": str(_SECRET_TRIES),
         "START_PATIENCE": str(_START_PATIENCE_S),
     }
     lines = [f"{name}={quote(value)}" for name, value in values.items()]

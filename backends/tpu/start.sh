@@ -52,26 +52,30 @@ set_from_secret() { # VARIABLE NAME
 : > "$STATE/phases"
 rm -f "$STATE/startup.log"
 phase booting
-again 30 2 meta hostname > /dev/null || fail 'no answer from the metadata server'
+again 30 "$PAUSE" meta hostname > /dev/null || fail 'no answer from the metadata server'
 
 if ! docker version > /dev/null 2>&1; then
   phase 'installing docker'
-  again 5 10 apt-get -qq update && again 5 10 apt-get -qq install -y docker.io ||
+  again 5 "$PAUSE" apt-get -qq update && again 5 "$PAUSE" apt-get -qq install -y docker.io ||
     fail 'docker could not be installed'
 fi
 
-phase pulling
-docker image inspect "$IMAGE" > /dev/null 2>&1 || again 5 10 docker pull --quiet "$IMAGE" ||
-  fail "the image $IMAGE could not be pulled"
+need_secret() { # VARIABLE NAME: waited for, since a right takes a while to be known everywhere
+  local why="cannot read the secret $2: no scope, or no roles/secretmanager.secretAccessor"
+  set_from_secret "$1" "$2" && return 0
+  phase "waiting: $why"
+  again "$SECRET_TRIES" "$PAUSE" set_from_secret "$1" "$2" || fail "$why"
+}
 
-if [ -n "$SECRET" ]; then
-  again 90 "$SECRET_PAUSE" set_from_secret HF_TOKEN "$SECRET" ||
-    fail "cannot read the secret $SECRET: no scope, or no roles/secretmanager.secretAccessor"
-fi
-if [ -n "$KEY_SECRET" ]; then
-  again 90 "$SECRET_PAUSE" set_from_secret VLLM_API_KEY "$KEY_SECRET" ||
-    fail "cannot read the secret $KEY_SECRET: no scope, or no roles/secretmanager.secretAccessor"
-fi
+pull() {
+  docker pull --quiet "$IMAGE" > /dev/null 2> "$STATE/pull.log"
+}
+
+phase pulling
+docker image inspect "$IMAGE" > /dev/null 2>&1 || again 3 "$PAUSE" pull ||
+  fail "the image $IMAGE could not be pulled: $(tail -c 300 "$STATE/pull.log" | tr '\n' ' ')"
+[ -z "$SECRET" ] || need_secret HF_TOKEN "$SECRET"
+[ -z "$KEY_SECRET" ] || need_secret VLLM_API_KEY "$KEY_SECRET"
 
 # Secrets reach the container by name; values would stand in the process list.
 RUN=(docker run --detach --name "$CONTAINER" --privileged --net=host --shm-size=16g

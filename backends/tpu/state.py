@@ -260,7 +260,8 @@ def _starting(request: TpuRequest, machine: Machine, now_s: float) -> Judgement:
     span = spans.get(phase)
     time_said = f", {span:.0f} s of about {usual:.0f}" if span is not None and usual else ""
     detail = f" ({machine.progress.detail})" if machine.progress.detail else ""
-    warnings = tuple(filter(None, (machine.progress.notice,)))
+    held_up = machine.phase.partition(": ")[2] if machine.phase.startswith("waiting") else ""
+    warnings = tuple(filter(None, (machine.progress.notice, held_up)))
     what = {COMPILING: "is compiling, the long part of a cold start"}.get(phase, f"is {phase}")
     found = signature_of("\n".join(warnings)) if warnings else None
     return Judgement(
@@ -281,7 +282,7 @@ def phase_of(machine: Machine) -> str:
     step = machine.phase
     if step in {"", "booting", "installing docker"}:
         return BOOTING
-    if step == "pulling":
+    if step == "pulling" or step.startswith("waiting"):
         return PULLING
     progress = machine.progress
     if progress.phase is Phase.READY:

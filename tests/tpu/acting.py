@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Any
 
+from tests.cloud.rehearsal import Rehearsal
 from tests.support.clients import Caller
+from tests.support.cloud import Cloud
+from tests.support.processes import wait_for
 from tests.support.reply import Reply
-from tests.tpu.conftest import TARGET
+from tests.tpu.made import SETTINGS
+
+TARGET = "tpu-v6e"
 
 # The project's default account: with it a deployment is one command, without the one before it
 # that makes an account.
@@ -63,3 +69,52 @@ async def until(
 async def operation(caller: Caller, operation_id: str) -> dict[str, Any]:
     """An operation once it has ended."""
     return (await caller.tool("get_operation", operation_id=operation_id, wait_s=40)).ok
+
+
+_API = "https://tpu.googleapis.com/v2alpha1/projects/vllm-rehearsal/locations"
+_OURS = {"managed-by": "vllm-devops", "vllm-devops-target": TARGET}
+
+
+class Zone:
+    """Makes requests and nodes as somebody else's REST client would.
+
+    Args:
+        cloud: The cloud.
+    """
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.client = Rehearsal(cloud.running, {})
+
+    def ask(
+        self, name: str, zone: str = "us-east5-b", labels: dict[str, str] | None = None,
+        script: str = "", **more: Any,
+    ) -> None:  # fmt: skip
+        """A queued resource of one v6e-1, which runs a script at boot."""
+        node: dict[str, Any] = {
+            "acceleratorType": "v6e-1",
+            "runtimeVersion": "v2-alpha-tpuv6e",
+            "labels": _OURS if labels is None else labels,
+            "metadata": {"vllm-devops": json.dumps(SETTINGS | {"name": name})},
+        }
+        if script:
+            node["metadata"]["startup-script"] = script
+        body = {"provisioningModel": "SPOT", "tpu": {"nodeSpec": [
+            {"nodeId": f"{name}-node", "node": node}]}} | more  # fmt: skip
+        answer = self.client.rest.post(
+            f"{_API}/{zone}/queuedResources", params={"queuedResourceId": name}, json=body
+        )
+        assert answer.status_code == 200, answer.text
+
+    def state(self, name: str, zone: str = "us-east5-b") -> str:
+        """The state of a queued resource."""
+        answer = self.client.rest.get(f"{_API}/{zone}/queuedResources/{name}").json()
+        return str(answer["state"]["state"])
+
+    def until(self, wanted: str, name: str = "gemma4") -> None:
+        """Wait until a queued resource is in a state."""
+
+        def there() -> bool:
+            """the request is in that state"""
+            return self.state(name) == wanted
+
+        wait_for(there, 20)

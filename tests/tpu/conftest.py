@@ -9,8 +9,7 @@ import pytest
 from backends.clouds.hosts import tunnels
 from tests.support.clients import Caller, connected, make_app
 from tests.support.cloud import Cloud, as_good_as_new, running_cloud
-
-TARGET = "tpu-v6e"
+from tests.tpu.acting import TARGET, Zone
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +38,10 @@ async def caller(cloud: Cloud) -> AsyncIterator[Caller]:
         yield connection
     # They belong to the event loop of one test.
     await tunnels.close()
+
+
+@pytest.fixture
+def zone(cloud: Cloud) -> Iterator[Zone]:
+    zone = Zone(cloud)
+    yield zone
+    zone.client.close()

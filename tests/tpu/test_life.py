@@ -11,8 +11,7 @@ from typing import Any
 
 from tests.support.clients import Caller
 from tests.support.cloud import Cloud
-from tests.tpu.acting import LONG, deploy, destroy, operation, stop, until
-from tests.tpu.conftest import TARGET
+from tests.tpu.acting import LONG, TARGET, deploy, destroy, operation, stop, until
 
 
 def machines(cloud: Cloud) -> dict[str, Any]:
@@ -122,6 +121,23 @@ async def test_a_search_outlives_its_worker_and_goes_on_where_it_waited(
     assert "gave hardware" in flex["us-east5-b"]["note"]
     creates = cloud.requests("POST", "/queuedResources")
     assert len(creates) == 2
+
+
+async def test_a_reserved_slice_whose_create_was_not_answered_and_whose_engine_runs_out_of_memory(
+    cloud: Cloud, caller: Caller
+) -> None:
+    cloud.fault("tpu-create-unheard")
+    cloud.fault("tpu-hbm")
+    done = await deploy(
+        caller, zone="us-east5-a", provisioning="reservation", reservation="v6e-reserved"
+    )
+    assert "found there by its label" in done.text
+    # gcloud asked again by itself, and was told that it exists.
+    assert len(cloud.requests("POST", "/queuedResources")) == 2
+    assert len(cloud.world()["queued_resources"]) == 1
+    failed = await until(caller, "failed")
+    assert "Ran out of memory on HBM" in failed["error"]
+    assert "max_model_len" in failed["next_steps"][0]
 
 
 async def test_a_machine_of_compute_engine_serves_behind_the_same_verbs(

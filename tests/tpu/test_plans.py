@@ -2,62 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.cloud.rehearsal import Rehearsal
 from tests.support.clients import Caller
 from tests.support.cloud import Cloud
-from tests.tpu.acting import ACCOUNT, LONG
-from tests.tpu.conftest import TARGET
-from tests.tpu.made import SETTINGS
-
-_API = "https://tpu.googleapis.com/v2alpha1/projects/vllm-rehearsal/locations"
-_OURS = {"managed-by": "vllm-devops", "vllm-devops-target": TARGET}
-
-
-class Zone:
-    """Makes requests and nodes as somebody else's REST client would.
-
-    Args:
-        cloud: The cloud.
-    """
-
-    def __init__(self, cloud: Cloud) -> None:
-        self.client = Rehearsal(cloud.running, {})
-
-    def ask(
-        self, name: str, zone: str = "us-east5-b", labels: dict[str, str] | None = None,
-        **more: Any,
-    ) -> None:  # fmt: skip
-        """A queued resource of one v6e-1."""
-        node = {
-            "acceleratorType": "v6e-1",
-            "runtimeVersion": "v2-alpha-tpuv6e",
-            "labels": _OURS if labels is None else labels,
-            "metadata": {"vllm-devops": json.dumps(SETTINGS | {"name": name})},
-        }
-        body = {"provisioningModel": "SPOT", "tpu": {"nodeSpec": [
-            {"nodeId": f"{name}-node", "node": node}]}} | more  # fmt: skip
-        answer = self.client.rest.post(
-            f"{_API}/{zone}/queuedResources", params={"queuedResourceId": name}, json=body
-        )
-        assert answer.status_code == 200, answer.text
-
-    def state(self, name: str, zone: str = "us-east5-b") -> str:
-        """The state of a queued resource."""
-        answer = self.client.rest.get(f"{_API}/{zone}/queuedResources/{name}").json()
-        return str(answer["state"]["state"])
-
-
-@pytest.fixture
-def zone(cloud: Cloud) -> Iterator[Zone]:
-    zone = Zone(cloud)
-    yield zone
-    zone.client.close()
+from tests.tpu.acting import ACCOUNT, LONG, TARGET, Zone
 
 
 @pytest.fixture
@@ -196,7 +147,7 @@ async def test_an_orphan_node_is_shown_with_its_price_and_destroyed(
     cloud: Cloud, caller: Caller, zone: Zone
 ) -> None:
     zone.ask("gemma4")
-    _until(zone, "ACTIVE")
+    zone.until("ACTIVE")
     cloud.fault("tpu-orphan-node")
     (item,) = (await caller.tool("list_deployments")).ok["items"]
     assert item["name"] == "gemma4-node"
@@ -215,7 +166,7 @@ async def test_a_failed_request_says_why_and_is_destroyed_without_force(
 ) -> None:
     cloud.fault(scenario)
     zone.ask("gemma4")
-    _until(zone, "FAILED")
+    zone.until("FAILED")
     status = (await caller.tool("get_status", target=TARGET, name="gemma4")).ok
     assert status["state"] == "failed"
     assert status["error"]
@@ -228,7 +179,7 @@ async def test_a_run_of_flex_start_shows_what_is_left_of_it(
     cloud: Cloud, caller: Caller, zone: Zone
 ) -> None:
     zone.ask("gemma4", provisioningModel="FLEX_START", runDuration={"maxRunDuration": "36000s"})
-    _until(zone, "ACTIVE")
+    zone.until("ACTIVE")
     (item,) = (await caller.tool("list_deployments")).ok["items"]
     assert "10.0 h left" in item["note"]
 
@@ -245,13 +196,3 @@ async def test_checkpoints_are_listed_and_inspected(cloud: Cloud, caller: Caller
     assert any(item["id"].endswith("gemma-4-E2B-it") for item in listed["items"])
     facts = (await caller.tool("list_models", target=TARGET, inspect="google/gemma-4-E2B-it")).ok
     assert "fits" in str(facts)
-
-
-def _until(zone: Zone, wanted: str) -> None:
-    from tests.support.processes import wait_for
-
-    def there() -> bool:
-        """the request is in that state"""
-        return zone.state("gemma4") == wanted
-
-    wait_for(there, 20)

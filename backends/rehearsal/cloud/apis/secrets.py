@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from backends.rehearsal.cloud.identity import roles_on
 from backends.rehearsal.cloud.policies import policy_routes
 from backends.rehearsal.cloud.web import Api, ApiError, Json, Request, page
 from backends.rehearsal.cloud.world import now
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from backends.rehearsal.cloud.cloud import Cloud
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,255}")
+# An editor of the project may not read secrets.
+_READERS = {
+    "roles/secretmanager.secretAccessor",
+    "roles/secretmanager.admin",
+    "roles/owner",
+}
 
 
 def api(cloud: Cloud) -> Api:
@@ -132,8 +139,16 @@ class _Secrets:
         return self._version(secret, self._number(project, secret, version))
 
     def access(self, request: Request, project: str, secret: str, version: str) -> Json:
-        """A version's payload."""
-        del request
+        """A version's payload; a service account needs the right on that very secret."""
+        account = request.account
+        if account.endswith(".gserviceaccount.com"):
+            resource = f"projects/{self._world.project}/secrets/{secret}"
+            if not roles_on(self._world, account, resource) & _READERS:
+                raise ApiError(
+                    403,
+                    "Permission 'secretmanager.versions.access' denied for resource "
+                    f"'{resource}/versions/{version}' (or it may not exist).",
+                )
         number = self._number(project, secret, version)
         held = self._world.secrets[secret]["versions"][number - 1]
         name = f"projects/{self._world.number}/secrets/{secret}/versions/{number}"

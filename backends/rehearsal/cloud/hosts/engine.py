@@ -59,6 +59,8 @@ def main(argv: list[str]) -> int:
         f"--port={port}",
         f"--startup-speed={state['speed']}",
     ]
+    if state.get("tpu") and machine.fault("hbm") is not None:
+        start.append("--fail=oom")
     os.chdir(REPO)
     env = {**os.environ, "VLLM_API_KEY": key, "PYTHONPATH": str(REPO)}
     os.execve(start[0], start, env)  # noqa: S606 (no shell is meant)

@@ -100,4 +100,15 @@ TPU_SCENARIOS: dict[str, Scenario] = {
         "gcloud's --spot beside a provisioning model.",
         "Create with --spot through the alpha commands.",
     ),
+    "tpu-hbm": Scenario(
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM; HLO temporaries exceeds available HBM",
+        "Weights, KV cache and compiled programs do not fit the chip.",
+        "",
+        ({"kind": "host", "fault": "hbm"},),
+    ),
+    "tpu-secret-denied": Scenario(
+        "cannot read the secret: no scope, or no roles/secretmanager.secretAccessor",
+        "The machine's account has no right on the secret; the start waits for it.",
+        "Boot a machine as an account that was not given the right.",
+    ),
 }
