@@ -54,7 +54,7 @@ async def stop(caller: Caller, name: str = "gemma4", **options: Any) -> Reply:
 
 
 async def until(
-    caller: Caller, *wanted: str, name: str = "gemma4", within_s: float = 40
+    caller: Caller, *wanted: str, name: str = "gemma4", within_s: float = 90
 ) -> dict[str, Any]:
     """The status once it is in one of the wanted states."""
     deadline = time.monotonic() + within_s

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from backends.tpu.start import start_script
 from tests.support.cloud import Cloud
 from tests.support.processes import wait_for
 from tests.tpu.acting import Zone
 from tests.tpu.made import spec
-from tests.tpu.test_commands import start_script
 
 PROJECT = "vllm-rehearsal"
 _SECRETS = f"https://secretmanager.googleapis.com/v1/projects/{PROJECT}/secrets"
@@ -75,7 +76,7 @@ def test_a_secret_that_may_not_be_read_is_waited_for_and_then_read(
     ],
 )
 def test_what_stops_a_boot_is_noted_down_in_the_words_of_what_failed(
-    cloud: Cloud, zone: Zone, fault: dict[str, object], words: str
+    cloud: Cloud, zone: Zone, fault: dict[str, Any], words: str
 ) -> None:
     cloud.fault(kind="host", **fault)
     boot(zone)
