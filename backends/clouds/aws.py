@@ -30,7 +30,7 @@ from backends.clouds.aws_clients import CALL_S, translated
 from backends.clouds.aws_login import AwsIdentity, AwsKeys, AwsLogin, region_of
 from backends.clouds.process import Argument, Secret
 from backends.clouds.route import stay_inside
-from backends.core.errors import UnauthenticatedError
+from backends.core.errors import ApiDisabledError, UnauthenticatedError
 
 if TYPE_CHECKING:
     from backends.base import Services
@@ -184,7 +184,17 @@ class Aws:
             self.login.forget()
             await self.login.identity()
             clients = await self.login.clients()
+        try:
             return await clients.run(service, region, work, what, within_s=within_s)
+        except UnauthenticatedError as error:
+            raise ApiDisabledError(
+                error.message,
+                words=error.words,
+                cause=f"The login lives, AWS takes it elsewhere: {region} is not enabled for this "
+                "account.",
+                next_action="Use another region, or ask the person to run: aws account "
+                f"enable-region --region-name {region}",
+            ) from error
 
     async def events(
         self,

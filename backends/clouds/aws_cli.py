@@ -13,6 +13,7 @@ from typing import Any
 from backends.clouds.aws_errors import LOGIN, judge
 from backends.clouds.process import Argument, Finished, Secret, run
 from backends.clouds.rules import command_of
+from backends.core.deadline import part_s
 from backends.core.errors import (
     CliMissingError,
     CloudError,
@@ -36,6 +37,8 @@ QUIET: Mapping[str, str] = {
 READ_TIMEOUT_S = 25.0
 WRITE_TIMEOUT_S = 35.0
 
+# Begun with less, it could only be cut off, and nobody would know what it did.
+_LEAST_S = 1.0
 _THROTTLED_FIRST_S = 0.5
 _THROTTLED_MOST_S = 6.0
 _VERSION = re.compile(r"aws-cli/(\d+)\.(\d+)(?:\.(\d+))?")
@@ -91,6 +94,7 @@ class AwsCli:
             InvalidInputError: The command would wait for a browser.
             CliMissingError: aws is not installed.
             OutcomeUnknownError: It did not end in time.
+            UnavailableError: The call has no time left for it; it was not started.
         """
         _refuse_login(argv)
         return await self._started(argv, await self._env(), timeout_s, stdin)
@@ -118,8 +122,9 @@ class AwsCli:
         timeout_s: float,
         stdin: bytes | Secret | None,
     ) -> Finished:
+        bound_s = part_s(command_of(tuple(map(str, argv))), timeout_s, least_s=_LEAST_S)
         try:
-            return await run(argv, timeout_s=timeout_s, stdin=stdin, env={**QUIET, **env})
+            return await run(argv, timeout_s=bound_s, stdin=stdin, env={**QUIET, **env})
         except CliMissingError as error:
             raise CliMissingError(
                 "aws is not installed; SageMaker targets change things through it.",

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from backends.clouds.aws_errors import botocore_error
 from backends.clouds.route import ca_file_of, proxy_of
+from backends.core.deadline import part_s
 from backends.core.errors import DevopsError, OutcomeUnknownError, UnavailableError
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ CONNECT_S = 5.0
 READ_S = 15.0
 _ATTEMPTS = 4
 _THREADS = 16
+_LEAST_S = 0.5
 
 # These refuse a caller that asks twice at once (TooManyRequestsException on ListServiceQuotas).
 _ONE_AT_A_TIME = frozenset({"service-quotas"})
@@ -65,6 +67,7 @@ class AwsClients:
         if turn is None:
             return await self._in_a_thread(service, region, work, what, within_s)
         async with turn:
+            # What is left after the wait for the turn.
             return await self._in_a_thread(service, region, work, what, within_s)
 
     def client(self, service: str, region: str) -> Any:  # noqa: ANN401 (a generated class)
@@ -81,14 +84,15 @@ class AwsClients:
         self, service: str, region: str, work: Callable[[Any], T], what: str, within_s: float
     ) -> T:
         loop = asyncio.get_running_loop()
+        bound_s = part_s(what, within_s, least_s=_LEAST_S)
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(bound_s):
                 return await loop.run_in_executor(
                     _threads(), lambda: translated(lambda: work(self.client(service, region)), what)
                 )
         except TimeoutError:
             raise UnavailableError(
-                f"{what}: no answer within {within_s:.0f} s.", next_action="Try again."
+                f"{what}: no answer within {bound_s:.0f} s.", next_action="Try again."
             ) from None
 
     def _make(self, service: str, region: str) -> Any:  # noqa: ANN401

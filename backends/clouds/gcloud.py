@@ -11,8 +11,8 @@ from typing import Any
 from backends.clouds.google_errors import judge
 from backends.clouds.process import Argument, Finished, Secret, run
 from backends.clouds.rules import command_of
-from backends.core.deadline import left_s
-from backends.core.errors import CliMissingError, CloudError, ConflictError, UnavailableError
+from backends.core.deadline import part_s
+from backends.core.errors import CliMissingError, CloudError, ConflictError
 
 QUIET: Mapping[str, str] = {
     "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
@@ -67,13 +67,7 @@ class Gcloud:
             UnavailableError: The call has no time left for it; it was not started.
         """
         env = {**QUIET, **await self._env()}
-        bound_s = left_s(timeout_s)
-        if bound_s < _LEAST_S:
-            raise UnavailableError(
-                f"No time was left for {command_of(tuple(map(str, argv)))}; it was not started.",
-                cause="What came before it in this call was slow.",
-                next_action="Call again: what is done already is found and not done twice.",
-            )
+        bound_s = part_s(command_of(tuple(map(str, argv))), timeout_s, least_s=_LEAST_S)
         try:
             return await run(argv, timeout_s=bound_s, stdin=stdin, env=env)
         except CliMissingError as error:

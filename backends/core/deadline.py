@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from contextvars import ContextVar
 
+from backends.core.errors import UnavailableError
+
 _ends_at: ContextVar[float | None] = ContextVar("call_ends_at", default=None)
 
 
@@ -27,3 +29,24 @@ def left_s(at_most: float) -> float:
     if ends_at is None:
         return at_most
     return max(0.0, min(at_most, ends_at - time.monotonic()))
+
+
+def part_s(what: str, at_most: float, *, least_s: float) -> float:
+    """Seconds for one part of this call.
+
+    Args:
+        what: What is about to begin, for the message.
+        at_most: What it may take by itself.
+        least_s: With less than that it is not begun.
+
+    Raises:
+        UnavailableError: The call has no time left for it; it was not begun.
+    """
+    seconds = left_s(at_most)
+    if seconds < least_s:
+        raise UnavailableError(
+            f"No time was left for {what}; it was not started.",
+            cause="What came before it in this call was slow.",
+            next_action="Call again: what is done already is found and not done twice.",
+        )
+    return seconds

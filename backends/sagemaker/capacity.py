@@ -69,7 +69,7 @@ async def find_capacity(target: SageMakerLooking, place: str | None) -> Capacity
 
 async def _of_region(target: SageMakerLooking, region: str) -> tuple[list[Place], list[NotAsked]]:
     limits, deployed, image = await asyncio.gather(
-        or_problem(target.quotas.limits(region, fresh=True)),
+        or_problem(target.quotas.limits(region)),
         or_problem(target.api.all_deployed(region)),
         or_problem(target.catalogue.image(region)),
     )

@@ -367,6 +367,17 @@ async def _run(app: App, backend: RunsPlans, stored: StoredPlan, fresh: Plan) ->
             next_steps=[f"wait_until_ready{call}"],
         )
     destroyed = plan.verb == "destroy"
+    if any(step.kind == "later" for step in plan.steps):
+        return Changed(
+            summary=f"{where} is there still; an operation goes on and ends it as soon as it can.",
+            target=plan.target,
+            name=plan.name,
+            state="stopping",
+            plan_hash=stored.plan_hash,
+            done=done,
+            keeps_billing=plan.keeps_billing,
+            next_steps=[f"get_status{call}"],
+        )
     return Changed(
         summary=f"{where} was {'destroyed' if destroyed else 'stopped'}.",
         target=plan.target,

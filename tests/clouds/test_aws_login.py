@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from backends.clouds.aws import Aws
+from backends.core.deadline import begin_call
 from backends.core.errors import (
+    ApiDisabledError,
     CliMissingError,
     NotFoundError,
     OutcomeUnknownError,
@@ -217,6 +219,30 @@ async def test_reads_are_refused_in_our_terms_and_pages_are_joined(
     running.control("POST", "/faults", {"name": "aws-cut", "times": -1, "operation": "ListModels"})
     with pytest.raises(UnavailableError):
         await aws.call("sagemaker", "list_models", REGION, within_s=2)
+
+
+async def test_a_region_that_is_not_enabled_is_told_from_a_dead_login(made: Make) -> None:
+    aws = made(credentials=profile(LIVE))
+    with pytest.raises(ApiDisabledError) as caught:
+        await aws.call("sagemaker", "list_models", "af-south-1")
+    assert "enable-region --region-name af-south-1" in caught.value.next_action
+    await aws.call("sagemaker", "list_models", REGION)
+
+
+async def test_what_a_call_has_no_time_for_is_not_begun(made: Make, running: Rehearsal) -> None:
+    aws = made(credentials=profile(LIVE))
+    await aws.identity()
+    running.control("DELETE", "/requests")
+
+    async def late() -> None:
+        begin_call(0.0)
+        with pytest.raises(UnavailableError, match="it was not started"):
+            await aws.call("sagemaker", "list_models", REGION)
+        with pytest.raises(UnavailableError, match="No time was left for aws sagemaker"):
+            await aws.cli(["sagemaker", "list-models"], REGION)
+
+    await asyncio.create_task(late())
+    assert running.control("GET", "/requests")["requests"] == []
 
 
 @pytest.mark.skipif(shutil.which("aws") is None, reason="the aws CLI is not installed")

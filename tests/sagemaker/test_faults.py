@@ -59,14 +59,14 @@ async def _one_silent_region(caller: Caller) -> None:
     assert listed["items"] == []
     assert "1 AWS regions did not answer (eu-south-9)" in listed["not_answering"][0]["error"]
     alone = (await caller.tool("list_deployments", target=TARGET)).error
-    assert alone["code"] == "unauthenticated"
+    assert alone["code"] == "api_disabled"
     assert alone["found_elsewhere"] == f"{NAME} in us-east-2"
-    assert "the region is not enabled" in alone["cause"]
+    assert "eu-south-9 is not enabled for this account" in alone["cause"]
     assert "VLLM_DEVOPS_AWS_REGIONS" in alone["next_action"]
     # What is in a region that answers is found all the same.
     assert (await status(caller))["name"] == NAME
     unknown = (await caller.tool("get_status", target=TARGET, name="nope")).error
-    assert unknown["code"] == "unauthenticated"
+    assert unknown["code"] == "api_disabled"
     assert "is not known" in unknown["message"]
 
 
