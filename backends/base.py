@@ -236,6 +236,21 @@ class Backend(abc.ABC):
         del name, began_s, ended_s
         return {}
 
+    def at(self, name: str) -> str:
+        """A deployment in words."""
+        return f"{self.target}/{name}"
+
+    def call(self, tool: str, name: str, **more: object) -> str:
+        """A tool call about a deployment, as an answer names it.
+
+        Args:
+            tool: The tool.
+            name: The deployment.
+            more: Further arguments.
+        """
+        extra = "".join(f", {key}={value!r}" for key, value in more.items())
+        return f"{tool}(target={self.target!r}, name={name!r}{extra})"
+
     @classmethod
     def failure_signatures(cls) -> Sequence[Signature]:
         """How deployments fail here besides vLLM's own ways; `diagnose` looks for them."""

@@ -12,7 +12,7 @@ from backends.cloudrun.spec import CloudRunSpec, resolved, scaled
 from backends.cloudrun.steps import live_of, steps_of
 from backends.cloudrun.world import look
 from backends.core.errors import InvalidInputError
-from backends.core.plans import Plan, describe
+from backends.core.plans import Plan, describe, said
 from backends.knowledge.cloudrun import IDLE_S
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ async def plan_deployment(target: CloudRunLooking, spec: CloudRunSpec) -> Plan:
         live=live_of(full, world),
         price=price,
         settings=describe(
-            _said(full) | fit.figures,
+            said(full) | fit.figures,
             {key: info.description or "" for key, info in CloudRunSpec.model_fields.items()},
         ),
         keeps_billing=[
@@ -93,13 +93,3 @@ async def plan_deployment(target: CloudRunLooking, spec: CloudRunSpec) -> Plan:
         warnings=warnings,
         notes=notes,
     )
-
-
-def _said(spec: CloudRunSpec) -> dict[str, object]:
-    """The settings that say something: not those that are off or empty."""
-    values = spec.model_dump(exclude_none=True, exclude={"name"})
-    return {
-        key: ", ".join(value) if isinstance(value, list) else value
-        for key, value in values.items()
-        if value is not False and value != []
-    }

@@ -463,14 +463,6 @@ class CloudRunLooking(Backend):
                 answer.error, answer.error_cause, fix = trouble
                 answer.next_steps += [fix, self.call("get_logs", service.name)]
 
-    def at(self, name: str) -> str:
-        """A deployment in words."""
-        return f"{self.target}/{name}"
-
-    def call(self, tool: str, name: str) -> str:
-        """A tool call about a deployment."""
-        return f"{tool}(target={self.target!r}, name={name!r})"
-
 
 def model_of(service: RunService) -> str | None:
     """The model a service was told to serve; what it is served as, only the service says."""

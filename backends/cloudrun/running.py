@@ -15,7 +15,8 @@ from backends.core.errors import (
     OutcomeUnknownError,
 )
 from backends.core.plans import Plan, Step
-from backends.knowledge.cloudrun_failures import signature_of
+from backends.knowledge.cloudrun_failures import SIGNATURES
+from backends.knowledge.signatures import explain
 
 if TYPE_CHECKING:
     from backends.base import WorkerJob
@@ -60,10 +61,7 @@ async def run_step(target: CloudRunLooking, plan: Plan, step: Step) -> str:
 
 def explained(error: DevopsError, target: str, name: str) -> DevopsError:
     """The error with the cause and fix of the signature its words carry, if they carry one."""
-    found = signature_of(f"{error.words} {error.message}")
-    if found is not None:
-        error.cause, error.next_action = found.explained(target, name)
-    return error
+    return explain(error, SIGNATURES, target, name)
 
 
 async def _deploy(target: CloudRunLooking, plan: Plan, step: Step) -> str:

@@ -362,3 +362,13 @@ def describe(settings: Mapping[str, object], meanings: Mapping[str, str]) -> lis
         for key, value in settings.items()
         if value is not None
     ]
+
+
+def said(spec: BaseModel) -> dict[str, object]:
+    """A request's settings that say something: not those that are off or empty, nor its name."""
+    values = spec.model_dump(exclude_none=True, exclude={"name"})
+    return {
+        key: ", ".join(map(str, value)) if isinstance(value, list) else value
+        for key, value in values.items()
+        if value is not False and value != []
+    }

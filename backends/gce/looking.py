@@ -420,14 +420,6 @@ class GceLooking(Backend):
             checks.append(said("access", False, f"{error.message} {error.next_action}"))
         return checks
 
-    def at(self, name: str) -> str:
-        """A deployment in words."""
-        return f"{self.target}/{name}"
-
-    def call(self, tool: str, name: str) -> str:
-        """A tool call about a deployment."""
-        return f"{tool}(target={self.target!r}, name={name!r})"
-
 
 def worth_a_look(machine: Machine, operation: Operation | None) -> bool:
     """Whether ssh can tell more than the work on a machine, which is there already."""

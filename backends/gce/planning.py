@@ -14,7 +14,7 @@ from backends.core.errors import (
     NotManagedError,
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
-from backends.core.plans import Plan, Step, describe
+from backends.core.plans import Plan, Step, describe, said
 from backends.gce.commands import (
     TARGET,
     create_argv,
@@ -68,7 +68,7 @@ async def plan_deployment(target: GceLooking, spec: GceSpec) -> Plan:
         live=_live(full, world),
         price=price,
         settings=describe(
-            _said(full) | figures,
+            said(full) | figures,
             {key: info.description or "" for key, info in GceSpec.model_fields.items()},
         ),
         keeps_billing=[
@@ -307,12 +307,3 @@ def _notes(spec: GceSpec, world: World) -> list[str]:
             "downloaded there is not fetched again."
         )
     return notes
-
-
-def _said(spec: GceSpec) -> dict[str, object]:
-    values = spec.model_dump(exclude_none=True, exclude={"name"})
-    return {
-        key: ", ".join(map(str, value)) if isinstance(value, list) else value
-        for key, value in values.items()
-        if value is not False and value != []
-    }

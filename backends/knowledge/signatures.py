@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from backends.core.errors import DevopsError
+
 Kind = Literal["cause", "symptom", "harmless"]
 """cause: names a reason; symptom: what follows from one; harmless: looks bad and is not."""
 
@@ -114,3 +116,20 @@ def most_telling(signatures: Sequence[Signature], *words: str) -> Signature | No
             if found is not None:
                 return found
     return None
+
+
+def explain(
+    error: DevopsError, signatures: Sequence[Signature], target: str, name: str
+) -> DevopsError:
+    """The error with the cause and fix of the signature its words carry, if they carry one.
+
+    Args:
+        error: What was met; changed in place.
+        signatures: The table to look in.
+        target: The deployment's target.
+        name: Its name.
+    """
+    found = first_found(signatures, f"{error.words} {error.message}")
+    if found is not None:
+        error.cause, error.next_action = found.explained(target, name)
+    return error

@@ -12,7 +12,7 @@ from backends.core.errors import (
     NotFoundError,
     QuotaError,
 )
-from backends.core.plans import Plan, Step, describe
+from backends.core.plans import Plan, Step, describe, said
 from backends.core.problems import or_problem
 from backends.knowledge.sagemaker import PROFILE, SAGEMAKER_IMAGE_NOTE, USD_PER_GIB_LOGS, ami_for
 from backends.sagemaker.checks import check_beside, check_name, chosen_types, habits
@@ -92,7 +92,7 @@ async def plan_deployment(target: SageMakerLooking, spec: SageMakerSpec) -> Plan
         live=live_of(full, world),
         price=price,
         settings=describe(
-            _said(full) | fit.figures,
+            said(full) | fit.figures,
             {key: info.description or "" for key, info in SageMakerSpec.model_fields.items()},
         ),
         keeps_billing=[
@@ -255,13 +255,3 @@ def _summary(target: SageMakerLooking, spec: SageMakerSpec, running: Deployed | 
         f"{what} {spec.model} as {target.at(spec.name)}{again} on {spec.instances} x "
         f"{' or '.join(spec.instance_types)} in {spec.region}{then}."
     )
-
-
-def _said(spec: SageMakerSpec) -> dict[str, object]:
-    """The settings that say something: not those that are off or empty."""
-    values = spec.model_dump(exclude_none=True, exclude={"name"})
-    return {
-        key: ", ".join(value) if isinstance(value, list) else value
-        for key, value in values.items()
-        if value is not False and value != []
-    }

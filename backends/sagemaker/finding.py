@@ -270,11 +270,3 @@ class SageMakerFinding(Backend):
             cause=f"Asked, and answered: {', '.join(regions)}.",
             next_action="Call list_deployments.",
         )
-
-    def at(self, name: str) -> str:
-        """A deployment in words."""
-        return f"{self.target}/{name}"
-
-    def call(self, tool: str, name: str) -> str:
-        """A tool call about a deployment."""
-        return f"{tool}(target={self.target!r}, name={name!r})"

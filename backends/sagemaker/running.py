@@ -15,7 +15,8 @@ from backends.core.errors import (
 )
 from backends.core.plans import Plan, Step
 from backends.core.settings import as_environment
-from backends.knowledge.sagemaker_failures import signature_of
+from backends.knowledge.sagemaker_failures import SIGNATURES
+from backends.knowledge.signatures import explain
 from backends.sagemaker.endpoints import BUSY
 
 if TYPE_CHECKING:
@@ -79,10 +80,7 @@ async def run_command(target: SageMakerLooking, name: str, step: Step) -> str:
 
 def explained(error: DevopsError, target: str, name: str) -> DevopsError:
     """The error with the cause and fix of the signature its words carry, if they carry one."""
-    found = signature_of(f"{error.words} {error.message}")
-    if found is not None:
-        error.cause, error.next_action = found.explained(target, name)
-    return error
+    return explain(error, SIGNATURES, target, name)
 
 
 async def _sent(target: SageMakerLooking, step: Step) -> str:

@@ -24,7 +24,7 @@ from backends.clouds.google_steps import account_step, reader_step
 from backends.clouds.zone_memory import ZoneMemory, ZoneNote
 from backends.core.answers import Price
 from backends.core.errors import ConflictError, DevopsError, InvalidInputError, QuotaError
-from backends.core.plans import Plan, Step, describe
+from backends.core.plans import Plan, Step, describe, said
 from backends.core.state import write_text, writing
 from backends.knowledge.tpu import FLEX_START_SEEN, SLICES, find_slice, quota_id
 from backends.tpu.capacity import asked_for, used_chips
@@ -110,7 +110,7 @@ async def plan_deployment(target: TpuLooking, spec: TpuSpec) -> Plan:
         live=_live(full, world, zones),
         price=_dearest(target, full, zones, price),
         settings=describe(
-            _said(full) | fit.figures | {"start_script": script},
+            said(full) | fit.figures | {"start_script": script},
             {key: info.description or "" for key, info in TpuSpec.model_fields.items()},
         ),
         keeps_billing=_billing(full),
@@ -386,15 +386,6 @@ def _live(spec: TpuSpec, world: World, zones: list[str]) -> dict[str, str]:
     if spec.service_account is None:
         live["service account"] = "exists" if world.account_there else "absent"
     return live
-
-
-def _said(spec: TpuSpec) -> dict[str, object]:
-    values = spec.model_dump(exclude_none=True, exclude={"name"})
-    return {
-        key: ", ".join(map(str, value)) if isinstance(value, list) else value
-        for key, value in values.items()
-        if value is not False and value != []
-    }
 
 
 def _dearest(target: TpuLooking, spec: TpuSpec, zones: list[str], first: Price) -> Price:

@@ -550,15 +550,6 @@ class TpuLooking(Backend):
         answer.models = [model.id for model in models]
         answer.max_model_len = models[0].max_model_len if models else None
 
-    def at(self, name: str) -> str:
-        """A deployment in words."""
-        return f"{self.target}/{name}"
-
-    def call(self, tool: str, name: str, **more: object) -> str:
-        """A tool call about a deployment."""
-        extra = "".join(f", {key}={value!r}" for key, value in more.items())
-        return f"{tool}(target={self.target!r}, name={name!r}{extra})"
-
 
 def _when(seconds: float) -> str | None:
     return stamp(datetime.fromtimestamp(seconds, UTC)) if seconds else None
