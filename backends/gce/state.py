@@ -107,12 +107,13 @@ def _on(machine: Machine, sight: HostSight, operation: Operation | None, now_s: 
         return _engine_runs(machine, engine, now_s)
     if preparing.state == "running":
         return _under_way("preparing", machine, operation, now_s, _step_words(preparing), preparing)
+    if operation is not None and not operation.finished:
+        # What failed before it began is being mended; what fails in it ends it.
+        return _under_way("booting", machine, operation, now_s, str(operation.progress or ""))
     if preparing.state == "failed":
         return _unprepared(machine, preparing)
     if engine.state == "died":
         return _died(machine, engine)
-    if operation is not None and not operation.finished:
-        return _under_way("booting", machine, operation, now_s, str(operation.progress or ""))
     return _idle(machine, preparing, operation)
 
 

@@ -111,6 +111,19 @@ def test_a_dead_engine_is_failed_with_the_kernels_words() -> None:
     assert (found.state, found.cause, found.fix) == ("failed", "RAM", "swap")
 
 
+@pytest.mark.parametrize(
+    "sight",
+    [
+        HostSight(preparing=Preparing("done"), engine=EngineSight("died", words="killed")),
+        HostSight(preparing=Preparing("failed", 5, 9, "driver", "dkms failed")),
+    ],
+    ids=["engine", "preparation"],
+)
+def test_what_died_before_the_work_that_mends_it_is_not_shown_as_its_end(sight: HostSight) -> None:
+    assert judged(sight, work=operation("running", "booting: waiting for ssh")).state == "starting"
+    assert judged(sight, work=operation("succeeded")).state == "failed"
+
+
 def test_a_machine_that_does_not_answer_is_booting_first_and_degraded_later() -> None:
     silent = HostSight(problem="Connection refused")
     young = judge(machine(started_at=NOW - 30), silent, None, NOW)
