@@ -221,8 +221,16 @@ def usd_per_chip_hour(provisioning: str, zone: str) -> Fact | None:
     return USD_PER_CHIP_HOUR.get(provisioning, {}).get(region_of(zone))
 
 
-def quota_id(provisioning: str) -> str | None:
-    """The TPU API's quota a provisioning model counts against; None for reservations."""
+def quota_id(provisioning: str, plane: str = "tpu") -> str | None:
+    """The quota a provisioning model counts against; None for reservations.
+
+    Args:
+        provisioning: The model.
+        plane: `tpu`, which counts by zone, or `compute`, which counts by region in another pool.
+    """
     if provisioning == "reservation":
         return None
+    if plane == "compute":
+        on_demand = provisioning == "on-demand"
+        return COMPUTE_ON_DEMAND_QUOTA if on_demand else COMPUTE_PREEMPTIBLE_QUOTA
     return ON_DEMAND_QUOTA if provisioning == "on-demand" else PREEMPTIBLE_QUOTA

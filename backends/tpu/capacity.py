@@ -40,13 +40,17 @@ def asked_for(size: str, provisioning: str) -> str:
     return f"{size} {provisioning}"
 
 
-def used_chips(requests: Sequence[TpuRequest], zone: str, provisioning: str) -> int:
+def used_chips(
+    requests: Sequence[TpuRequest], zone: str, provisioning: str, plane: str = "tpu"
+) -> int:
     """Chips that count against a quota in a zone: failed and suspended requests' too."""
-    quota = quota_id(provisioning)
+    quota = quota_id(provisioning, plane)
     return sum(
         item.chips
         for item in requests
-        if item.zone == zone and item.plane == "tpu" and quota_id(item.provisioning) == quota
+        if item.plane == plane
+        and quota_id(item.provisioning, plane) == quota
+        and (item.zone == zone if plane == "tpu" else item.region == region_of(zone))
     )
 
 

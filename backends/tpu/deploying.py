@@ -26,7 +26,15 @@ from backends.core.answers import Price
 from backends.core.errors import ConflictError, DevopsError, InvalidInputError, QuotaError
 from backends.core.plans import Plan, Step, describe, said
 from backends.core.state import write_text, writing
-from backends.knowledge.tpu import FLEX_START_SEEN, SLICES, find_slice, quota_id
+from backends.knowledge.tpu import (
+    COMPUTE_FAMILY,
+    COMPUTE_QUOTA_SERVICE,
+    FLEX_START_SEEN,
+    SLICES,
+    find_slice,
+    quota_id,
+    region_of,
+)
 from backends.tpu.capacity import asked_for, used_chips
 from backends.tpu.commands import (
     create_argv,
@@ -129,7 +137,11 @@ async def _look(target: TpuLooking, spec: TpuSpec) -> World:
     else:
         refuse_disabled(off, project)
     account = spec.service_account or account_email(spec.name, project)
-    quota = quota_id(str(spec.provisioning)) if spec.control_plane == "tpu" else None
+    plane = str(spec.control_plane)
+    quota = quota_id(str(spec.provisioning), plane)
+    whose = (
+        {"service": COMPUTE_QUOTA_SERVICE, "family": COMPUTE_FAMILY} if plane == "compute" else {}
+    )
 
     async def nothing() -> None:
         return None
@@ -148,7 +160,7 @@ async def _look(target: TpuLooking, spec: TpuSpec) -> World:
         ),
         or_problem(secret_exists(cloud, str(spec.secret))),
         target.api.sizes(spec.asked_in) if spec.control_plane == "tpu" else nothing(),
-        or_problem(target.api.quota(quota)) if quota else nothing(),
+        or_problem(target.api.quota(quota, **whose)) if quota else nothing(),
     )
     if isinstance(limits, DevopsError):
         problems.append(f"Quotas were not checked ({words_of(limits)}); Google will.")
@@ -228,8 +240,9 @@ def _zones(
             left_out.append(f"Left out: {zone} refused flex-start when it was asked (2026).")
             continue
         if world.limits is not None and not spec.ignore_quota:
-            used = used_chips(world.requests, zone, str(spec.provisioning))
-            limit = world.limits.get(zone, 0.0)
+            plane = str(spec.control_plane)
+            used = used_chips(world.requests, zone, str(spec.provisioning), plane)
+            limit = world.limits.get(zone if plane == "tpu" else region_of(zone), 0.0)
             if used + need > limit:
                 short.append(f"{zone}: {need} needed, {used} used, {limit:g} allowed")
                 continue
@@ -245,7 +258,7 @@ def _zones(
 
 
 def _refuse_zones(target: TpuLooking, spec: TpuSpec, short: list[str], left_out: list[str]) -> None:
-    quota = quota_id(str(spec.provisioning))
+    quota = quota_id(str(spec.provisioning), str(spec.control_plane))
     if short:
         raise QuotaError(
             f"{spec.size} {spec.provisioning} does not fit the project's quota: "
@@ -442,10 +455,5 @@ def _warnings(spec: TpuSpec, world: World) -> list[str]:
         warnings.append(
             "On Compute Engine a flex-start request cannot be told how long to wait (gcloud 528); "
             "the TPU API's queue (control_plane='tpu') waits for valid_until_hours."
-        )
-    if spec.control_plane == "compute":
-        warnings.append(
-            "Compute Engine counts TPU chips in a quota of its own "
-            "(TPUS-PER-TPU-FAMILY-per-project-region), which is not checked here."
         )
     return warnings

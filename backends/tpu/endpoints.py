@@ -39,10 +39,9 @@ async def endpoint_of(target: TpuLooking, request: TpuRequest) -> Endpoint:
             simulated=simulated,
             source=f"public address of {request.name} in {request.zone}",
         )
-    made = f"{request.created_at:.0f}"
-    tunnel = await tunnels.get(
-        f"{target.target}/{request.key}/{made}", await target.host(request), request.port
-    )
+    which = f"{target.target}/{request.key}/{request.created_at:.0f}"
+    target.tunnels.setdefault(request.key, set()).add(which)
+    tunnel = await tunnels.get(which, await target.host(request), request.port)
     return Endpoint(
         f"http://127.0.0.1:{tunnel.local_port}",
         simulated=simulated,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import time
 from datetime import UTC, datetime
@@ -59,6 +60,7 @@ class TpuLooking(Backend):
         self.api = TpuApi(self.cloud)
         self._sights: dict[str, Machine] = {}
         self._hosts: dict[tuple[str, int], SshHost] = {}
+        self.tunnels: dict[str, set[str]] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
 
     # --------------------------------------------------------------------------------- finding
@@ -442,6 +444,22 @@ class TpuLooking(Backend):
         except DevopsError as error:
             return Machine(problem=f"{error.code}: {error.message}", seen_at=time.time())
         return None
+
+    async def let_go(self, key: str) -> None:
+        """Close what leads to a machine that is gone.
+
+        Args:
+            key: `NAME@ZONE`.
+        """
+        from backends.clouds.hosts import tunnels
+
+        self._sights.pop(key, None)
+        for tunnel in self.tunnels.pop(key, set()):
+            await tunnels.close(tunnel)
+        for which in [item for item in self._hosts if f":{key}:" in item[0]]:
+            # The other side is gone: that it cannot be told so is no failure.
+            with contextlib.suppress(DevopsError):
+                await self._hosts.pop(which).close()
 
     def forget(self, request: TpuRequest) -> None:
         """Look at a deployment's machine afresh next time."""

@@ -174,8 +174,15 @@ class TpuApi:
             for zone, answer in zip(zones, answers, strict=True)
         }
 
-    async def quota(self, quota: str, *, service: str = QUOTA_SERVICE) -> dict[str, float]:
+    async def quota(
+        self, quota: str, *, service: str = QUOTA_SERVICE, family: str = ""
+    ) -> dict[str, float]:
         """Limits of a quota by zone or region; a place that is not in it has none.
+
+        Args:
+            quota: Its id.
+            service: Whose it is.
+            family: Only entries of this TPU family, where they are told apart.
 
         Raises:
             DevopsError: Cloud Quotas could not be asked; never answered with "no quota".
@@ -192,6 +199,9 @@ class TpuApi:
                 continue
             limit = float("inf") if float(value) < 0 else float(value)
             dimensions = entry.get("dimensions") or {}
+            of = dimensions.get("tpu_family") or dimensions.get("vm_family") or family
+            if family and of != family:
+                continue
             own = dimensions.get("zone") or dimensions.get("region")
             places = [own] if own else entry.get("applicableLocations") or []
             for place in places:

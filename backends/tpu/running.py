@@ -170,6 +170,7 @@ async def _search(target: TpuLooking, plan: Plan, step: Step) -> str:
 async def _delete(target: TpuLooking, step: Step) -> str:
     """Delete a request, a node or a machine, and see that it goes."""
     what = f"{step.data['name']} in {step.data['zone']}"
+    await target.let_go(f"{step.data['name']}@{step.data['zone']}")
     try:
         await target.cloud.gcloud.run(step.argv, timeout_s=STEP_TIMEOUT_S)
     except NotFoundError:

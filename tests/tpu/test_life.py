@@ -65,6 +65,8 @@ async def test_spot_v6e_4_is_stopped_started_measured_and_preempted_meanwhile(
     assert status["facts"]["hbm_gib_per_chip"] == 31.24
     assert "left for activations" in status["facts"]["context_advice"]
     assert status["host"]["cpus"] > 0
+    cloud_log = (await caller.tool("get_logs", target=TARGET, name="gemma4", source="cloud")).ok
+    assert "TPU runtime started" in cloud_log["text"]
     assert (await stop(caller)).ok["state"] == "stopped"
     stopped = await until(caller, "stopped")
     assert "the machine goes on billing" in stopped["summary"]

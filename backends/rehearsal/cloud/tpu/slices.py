@@ -167,6 +167,7 @@ class Slices:
         """A node's machines are up."""
         node |= {"state": "READY", "health": "HEALTHY"}
         self._boot_host(node)
+        self._say(node, "INFO", "TPU runtime started; the worker is healthy.")
 
     def nodes_of(self, resource: Json) -> list[Json]:
         """The nodes that came from a request and still exist."""
@@ -199,6 +200,7 @@ class Slices:
             for node in self.nodes_of(resource):
                 node["state"] = "PREEMPTED"
                 self._end_host(node)
+                self._say(node, "WARNING", "The TPU node was preempted.")
             self._to(resource, "SUSPENDING", SUSPENDING_S)
         self._rearm()
         return met
@@ -392,6 +394,20 @@ class Slices:
 
     def _end_host(self, node: Json) -> None:
         self._cloud.hosts.remove("tpu", zone_of(node), _short(node))
+
+    def _say(self, node: Json, severity: str, text: str) -> None:
+        """What Cloud Logging has of a node's workers."""
+        for worker in range(len(node["networkEndpoints"])):
+            labels = {
+                "project_id": self._cloud.world.project,
+                "zone": zone_of(node),
+                "node_id": _short(node),
+                "worker_id": str(worker),
+            }
+            resource = {"type": "tpu_worker", "labels": labels}
+            self._cloud.logs.write(
+                "tpu.googleapis.com%2Fruntime_monitor", resource, text, severity=severity
+            )
 
 
 def _short(node: Json) -> str:
