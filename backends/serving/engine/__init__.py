@@ -12,6 +12,9 @@
 - `schedule`    when an open loop sends
 - `worker`      the process: one thread, one epoll, streams kept busy, parsing deferred
 - `messages`    what coordinator and worker say to each other
+- `turns`       conversations whose later turns hold the model's own answers
 - `crew`        the coordinator's side of the workers: start, talk, watch, end
+- `member`      one worker as the coordinator sees it, on this machine's clock or another's
+- `ray_crew`    workers on the nodes of a Ray cluster; `ray_node` is what stands there
 - `epoll_engine` a level from start to end, the workers' findings put together
 """
