@@ -282,7 +282,8 @@ def explained(error: DevopsError, name: str) -> DevopsError:
 def _nowhere(name: str, refusals: Sequence[Refusal]) -> DevopsError:
     last = refusals[-1].error
     said = "; ".join(f"{item.zone}: {_short(item.error)}" for item in refusals)
-    kind = QuotaError if isinstance(last, QuotaError) and len(refusals) == 1 else CapacityError
+    quota = all(isinstance(item.error, QuotaError) for item in refusals)
+    kind = QuotaError if quota else CapacityError
     return kind(
         f"No zone could give {name} a T4 ({said}). Nothing was left behind.",
         words="\n".join(f"{item.zone}: {item.error.words}" for item in refusals),

@@ -246,7 +246,7 @@ async def test_a_regional_quota_sends_on_to_another_region(
 ) -> None:
     ground.cloud.fault(kind="compute-quota", region=region, metric="NVIDIA_T4_GPUS", value=0)
     if zone is None:
-        with pytest.raises(CapacityError, match="No zone could give"):
+        with pytest.raises(QuotaError, match="No zone could give"):
             await ground.place()
         return
     assert (await ground.place())[0].zone == zone
