@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import shutil
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,14 +13,10 @@ from typing import TYPE_CHECKING, ClassVar
 from backends.base import Backend, Services
 from backends.core.answers import Check, Deployment, Price, Status
 from backends.core.errors import (
-    CloudError,
     ConflictError,
-    DevopsError,
-    EndpointError,
     InvalidInputError,
     NotFoundError,
     NotManagedError,
-    NotSetUpError,
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.state import stamp
@@ -203,6 +198,8 @@ class CloudRunLooking(Backend):
         The service itself is only asked where that wakes nobody: it keeps instances warm, or
         `detail` is asked for and an instance is up.
         """
+        from backends.cloudrun.asking import ask_engine
+
         service = await self.find(name)
         judged = await self._judge(service)
         answer = self._status(service, judged)
@@ -212,7 +209,7 @@ class CloudRunLooking(Backend):
             now - sight.ready_at < _JUST_STARTED_S
         )
         if judged.state == "ready" and (service.warm_instances > 0 or detail or fresh):
-            await self._ask_engine(service, answer)
+            await ask_engine(self, service, answer)
         if detail:
             revisions = await self.api.revisions(service.region, service.name)
             answer.facts |= {
@@ -311,35 +308,10 @@ class CloudRunLooking(Backend):
 
     async def doctor(self) -> list[Check]:
         """gcloud, the login, the project and its APIs; each with the fix."""
-        from backends.clouds.google_facts import disabled_apis
+        from backends.clouds.google_doctor import GCLOUD, google_checks
 
-        def said(name: str, ok: bool, detail: str) -> Check:
-            return Check(name=f"{self.target}: {name}", ok=ok, detail=detail)
-
-        checks: list[Check] = []
-        try:
-            project = await self.cloud.project()
-            checks.append(said("project", True, project))
-            program = shutil.which("gcloud")
-            missing = "not on PATH; install it: https://cloud.google.com/sdk/docs/install"
-            checks.append(said("gcloud", program is not None, program or missing))
-            await self.cloud.login.access_token()
-            checks.append(said("login", True, self.cloud.login.source))
-            off = await disabled_apis(self.cloud, *APIS, "secretmanager", "cloudquotas")
-            fix = f"off: gcloud services enable {' '.join(off)} --project={project}"
-            checks.append(said("APIs", not off, fix if off else "those needed are enabled"))
-        except NotSetUpError as error:
-            # Nothing is wrong with a cloud that nobody wants to use.
-            checks.append(
-                Check(
-                    name=self.target,
-                    state="not set up",
-                    detail=f"{error.message} {error.next_action}",
-                )
-            )
-        except DevopsError as error:
-            checks.append(said("access", False, f"{error.message} {error.next_action}"))
-        return checks
+        apis = (*APIS, "secretmanager", "cloudquotas")
+        return await google_checks(self.cloud, self.target, GCLOUD, apis)
 
     # --------------------------------------------------------------------------------- helpers
 
@@ -428,40 +400,6 @@ class CloudRunLooking(Backend):
         if judged.state == "starting":
             return [self.call("wait_until_ready", name), *fix]
         return [*fix, self.call("get_logs", name), self.call("destroy", name)]
-
-    async def _ask_engine(self, service: RunService, answer: Status) -> None:
-        """Ask the engine itself, and let what it says count more than what Cloud Run says."""
-        from backends.cloudrun.health import read_health
-        from backends.cloudrun.state import why_not_ready
-
-        try:
-            said = await read_health(await self.endpoint_at(service, service.url))
-        except (EndpointError, CloudError) as error:
-            answer.state, answer.ready = "degraded", False
-            answer.summary = f"{self.at(service.name)} is up, but: {error.message}"
-            answer.error, answer.error_cause = error.words or error.message, error.cause
-            answer.next_steps = [error.next_action, self.call("get_logs", service.name)]
-            return
-        answer.checks.append(
-            Check(name="health", ok=said.ready, detail=said.detail, duration_ms=said.took_ms)
-        )
-        answer.models, answer.max_model_len = said.models, said.max_model_len
-        answer.version = said.version
-        answer.facts |= said.facts
-        if not said.ready:
-            answer.state, answer.ready, answer.phase = "starting", False, said.phase
-            answer.summary = (
-                f"{self.at(service.name)}: the container answers, but the model is not ready: "
-                f"{said.detail}."
-            )
-            answer.next_steps = [self.call("wait_until_ready", service.name)]
-            waited_s = time.time() - (service.updated_at or service.created_at)
-            trouble = why_not_ready(
-                self.timed, service, await self.sight(service), str(said.phase), waited_s
-            )
-            if trouble is not None:
-                answer.error, answer.error_cause, fix = trouble
-                answer.next_steps += [fix, self.call("get_logs", service.name)]
 
 
 def model_of(service: RunService) -> str | None:

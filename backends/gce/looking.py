@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,7 +17,6 @@ from backends.core.errors import (
     InvalidInputError,
     NotFoundError,
     NotManagedError,
-    NotSetUpError,
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.state import stamp
@@ -386,39 +384,10 @@ class GceLooking(Backend):
 
     async def doctor(self) -> list[Check]:
         """gcloud, ssh, the login, the project and its APIs; each with the fix."""
-        from backends.clouds.google_facts import disabled_apis
+        from backends.clouds.google_doctor import WITH_SSH, google_checks
 
-        def said(name: str, ok: bool | None, detail: str) -> Check:
-            return Check(name=f"{self.target}: {name}", ok=ok, detail=detail)
-
-        checks: list[Check] = []
-        try:
-            project = await self.cloud.project()
-            checks.append(said("project", True, project))
-            for program, where in (
-                ("gcloud", "https://cloud.google.com/sdk/docs/install"),
-                ("ssh", "the package openssh-client"),
-            ):
-                found = shutil.which(program)
-                checks.append(
-                    said(program, found is not None, found or f"not on PATH; install {where}")
-                )
-            await self.cloud.login.access_token()
-            checks.append(said("login", True, self.cloud.login.source))
-            off = await disabled_apis(self.cloud, "compute", "iam", "iap", "secretmanager")
-            fix = f"off: gcloud services enable {' '.join(off)} --project={project}"
-            checks.append(said("APIs", not off, fix if off else "those needed are enabled"))
-        except NotSetUpError as error:
-            checks.append(
-                Check(
-                    name=f"{self.target}: not set up",
-                    state="not set up",
-                    detail=f"{error.message} {error.next_action}",
-                )
-            )
-        except DevopsError as error:
-            checks.append(said("access", False, f"{error.message} {error.next_action}"))
-        return checks
+        apis = ("compute", "iam", "iap", "secretmanager")
+        return await google_checks(self.cloud, self.target, WITH_SSH, apis)
 
 
 def worth_a_look(machine: Machine, operation: Operation | None) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar
@@ -19,7 +18,6 @@ from backends.core.errors import (
     InvalidInputError,
     NotFoundError,
     NotManagedError,
-    NotSetUpError,
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.state import stamp
@@ -325,33 +323,10 @@ class TpuLooking(Backend):
 
     async def doctor(self) -> list[Check]:
         """gcloud, ssh, the login, the project and its APIs; each with the fix."""
-        from backends.clouds.google_facts import disabled_apis
+        from backends.clouds.google_doctor import WITH_SSH, google_checks
 
-        def said(name: str, ok: bool, detail: str) -> Check:
-            return Check(name=f"{self.target}: {name}", ok=ok, detail=detail)
-
-        checks: list[Check] = []
-        try:
-            project = await self.cloud.project()
-            checks.append(said("project", True, project))
-            for program, url in (
-                ("gcloud", "https://cloud.google.com/sdk/docs/install"),
-                ("ssh", "your system's OpenSSH client"),
-            ):
-                found = shutil.which(program)
-                checks.append(
-                    said(program, found is not None, found or f"not on PATH; install it: {url}")
-                )
-            await self.cloud.login.access_token()
-            checks.append(said("login", True, self.cloud.login.source))
-            off = await disabled_apis(self.cloud, *APIS, "cloudquotas")
-            fix = f"off: gcloud services enable {' '.join(off)} --project={project}"
-            checks.append(said("APIs", not off, fix if off else "those needed are enabled"))
-        except NotSetUpError as error:
-            checks.append(said("not set up", True, f"{error.message} {error.next_action}"))
-        except DevopsError as error:
-            checks.append(said("access", False, f"{error.message} {error.next_action}"))
-        return checks
+        apis = (*APIS, "cloudquotas")
+        return await google_checks(self.cloud, self.target, WITH_SSH, apis)
 
     # --------------------------------------------------------------------------------- helpers
 
