@@ -256,6 +256,15 @@ class Backend(abc.ABC):
         """How deployments fail here besides vLLM's own ways; `diagnose` looks for them."""
         return ()
 
+    def next_when_ready(self, name: str) -> list[str]:
+        """What to do with a deployment that serves, as calls."""
+        which = f"(target={self.target!r}, name={name!r}"
+        return [
+            f"verify_model_health{which})",
+            f"query_model{which}, prompt=...)",
+            f"run_benchmark{which})",
+        ]
+
     @classmethod
     def abilities(cls) -> set[str]:
         """The names of the tools this target can do."""

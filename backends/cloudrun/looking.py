@@ -390,11 +390,7 @@ class CloudRunLooking(Backend):
     def _next_steps(self, name: str, judged: Judgement) -> list[str]:
         fix = [judged.fix] if judged.fix else []
         if judged.state == "ready":
-            return [
-                self.call("verify_model_health", name),
-                f"query_model(target={self.target!r}, name={name!r}, prompt=...)",
-                self.call("run_benchmark", name),
-            ]
+            return self.next_when_ready(name)
         if judged.state == "scaled_to_zero":
             return [f"{self.call('verify_model_health', name)} wakes it"]
         if judged.state == "starting":

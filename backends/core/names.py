@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from backends.core.errors import InvalidInputError
 
@@ -41,6 +41,11 @@ def check_name(name: str, field: str = "name") -> str:
             allowed="1 to 48 of a-z, 0-9 and '-', starting with a letter, not ending in '-'",
         )
     return name
+
+
+def is_ours(labels: Mapping[str, str]) -> bool:
+    """Whether labels say that this product made what carries them."""
+    return labels.get(MANAGED_BY) == MANAGED_BY_US
 
 
 def easiest(targets: Sequence[str]) -> str:

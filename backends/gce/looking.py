@@ -306,11 +306,7 @@ class GceLooking(Backend):
     def _next_steps(self, name: str, judged: Judgement, machine: Machine | None) -> list[str]:
         fix = [judged.fix] if judged.fix else []
         if judged.state == "ready":
-            return [
-                self.call("verify_model_health", name),
-                f"query_model(target={self.target!r}, name={name!r}, prompt=...)",
-                self.call("run_benchmark", name),
-            ]
+            return self.next_when_ready(name)
         if judged.state in {"creating", "starting", "stopping"}:
             return [self.call("wait_until_ready", name), *fix]
         if machine is None:

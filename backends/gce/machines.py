@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from backends.core.errors import CloudError, NotFoundError
-from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.names import MANAGED_BY, MANAGED_BY_US, is_ours
 from backends.knowledge import gce
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Disk:
     @property
     def managed(self) -> bool:
         """Whether it carries our label."""
-        return self.labels.get(MANAGED_BY) == MANAGED_BY_US
+        return is_ours(self.labels)
 
     @property
     def created_s(self) -> float:
@@ -123,7 +123,7 @@ class Machine:
     @property
     def managed(self) -> bool:
         """Whether it carries our label."""
-        return self.labels.get(MANAGED_BY) == MANAGED_BY_US
+        return is_ours(self.labels)
 
     @property
     def region(self) -> str:

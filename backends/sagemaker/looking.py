@@ -326,11 +326,7 @@ class SageMakerLooking(SageMakerFinding):
     def _next_steps(self, name: str, judged: Judgement) -> list[str]:
         fix = [judged.fix] if judged.fix else []
         if judged.state == "ready":
-            return [
-                self.call("verify_model_health", name),
-                f"query_model(target={self.target!r}, name={name!r}, prompt=...)",
-                self.call("run_benchmark", name),
-            ]
+            return self.next_when_ready(name)
         if judged.state in {"starting", "creating", "stopping"}:
             return [self.call("wait_until_ready", name), *fix]
         if judged.state == "stopped":

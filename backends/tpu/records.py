@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.names import is_ours
 from backends.knowledge.tpu import SLICES, region_of
 from backends.tpu.start import SETTINGS_KEY
 
@@ -112,7 +112,7 @@ class TpuNode:
     @property
     def managed(self) -> bool:
         """Whether it carries our label."""
-        return self.labels.get(MANAGED_BY) == MANAGED_BY_US
+        return is_ours(self.labels)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class TpuRequest:
     @property
     def managed(self) -> bool:
         """Whether it carries our label."""
-        return self.labels.get(MANAGED_BY) == MANAGED_BY_US
+        return is_ours(self.labels)
 
     @property
     def region(self) -> str:

@@ -27,7 +27,8 @@ from backends.core.errors import (
 )
 from backends.core.plans import Plan, Step
 from backends.core.settings import as_environment
-from backends.knowledge.tpu_failures import signature_of
+from backends.knowledge.signatures import explain
+from backends.knowledge.tpu_failures import SIGNATURES
 from backends.tpu.records import SPEC_LABEL, TARGET, TpuRequest
 
 if TYPE_CHECKING:
@@ -81,10 +82,7 @@ async def run_step(target: TpuLooking, plan: Plan, step: Step) -> str:
 
 def explained(error: DevopsError, name: str) -> DevopsError:
     """The error with the cause and fix of the signature its words carry, if they carry one."""
-    found = signature_of(f"{error.words} {error.message}")
-    if found is not None:
-        error.cause, error.next_action = found.explained(TARGET, name)
-    return error
+    return explain(error, SIGNATURES, TARGET, name)
 
 
 async def _key(target: TpuLooking, step: Step) -> str:
