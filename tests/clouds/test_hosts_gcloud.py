@@ -18,15 +18,19 @@ COMPUTE = f"https://compute.googleapis.com/compute/v1/projects/vllm-rehearsal/zo
 TPU = "https://tpu.googleapis.com/v2/projects/vllm-rehearsal/locations/us-east5-b"
 
 
-@pytest.fixture
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    """A rehearsal cloud of this test's own."""
-    with (
-        running_cloud(tmp_path_factory.mktemp("hosts"), "gcloud") as running,
-        as_good_as_new(running) as fresh,
-    ):
-        config = fresh.state_dir / "rehearsal" / "cloud" / "gcloud" / "gce"
+@pytest.fixture(scope="module")
+def hosts_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    """A rehearsal cloud, started once."""
+    with running_cloud(tmp_path_factory.mktemp("hosts"), "gcloud") as running:
+        config = running.state_dir / "rehearsal" / "cloud" / "gcloud" / "gce"
         config.write_text("False", encoding="utf-8")
+        yield running
+
+
+@pytest.fixture
+def cloud(hosts_cloud: Cloud) -> Iterator[Cloud]:
+    """An empty project in it."""
+    with as_good_as_new(hosts_cloud) as fresh:
         yield fresh
 
 

@@ -90,6 +90,11 @@ class Grounds:
             pip.install(machine, vllm, machine.at("/mnt/data/pyuser"))
         return machine
 
+    def slow_down(self, speed: float) -> None:
+        """Let what is done on the machine from now on take longer; it has booted by then."""
+        with self.machine.change() as state:
+            state["speed"] = speed
+
     @property
     def machine(self) -> Machine:
         """The virtual machine."""

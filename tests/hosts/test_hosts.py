@@ -51,7 +51,7 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
 async def up(host: Host) -> Host:
     """The host once it answers."""
     if hasattr(host, "wait_until_up"):
-        await host.wait_until_up(timeout_s=20, every_s=0.05)
+        await host.wait_until_up(timeout_s=20, every_s=0.1)
     return host
 
 
@@ -162,7 +162,7 @@ async def test_a_host_that_is_starting_refuses_and_is_waited_for(grounds: Ground
         await host.run("true", timeout_s=20)
     assert "Connection refused" in error.value.words
     assert not error.value.begun
-    await host.wait_until_up(timeout_s=20, every_s=0.05)
+    await host.wait_until_up(timeout_s=20, every_s=0.1)
     assert (await host.run("echo up", timeout_s=20)).stdout == "up\n"
 
 

@@ -31,7 +31,7 @@ async def prepared(
 
 async def up(host: GceHost) -> GceHost:
     """The host once it answers."""
-    await host.wait_until_up(timeout_s=20, every_s=0.05)
+    await host.wait_until_up(timeout_s=20, every_s=0.1)
     return host
 
 
@@ -117,17 +117,14 @@ async def test_cut_off_and_begun_again_at_every_step_it_ends_in_the_same_state(
     assert last["units"] == {"vllm-devops-serve"}
     assert last["unit_files"] == ["vllm-devops-serve.service"]
     assert len(last["fstab"].splitlines()) == 3
-    again = await prepared(grounds.host(), settings)
-    assert {step["state"] for step in again.steps} == {"checked"}
-    assert end_state(machine) == last
 
 
 async def test_a_preparation_under_way_is_joined_not_begun_again(grounds: Grounds) -> None:
-    grounds.farm.speed = 100.0
     machine = grounds.ready(vllm="")
     steps = SETTINGS | {"steps": ["data_disk", "vllm"]}
-    first = asyncio.create_task(prepared(grounds.host(), steps))
     host = await up(grounds.host())
+    grounds.slow_down(60.0)
+    first = asyncio.create_task(prepared(grounds.host(), steps))
     while (await host.job("prepare")).state != "running":  # noqa: ASYNC110 (another process)
         await asyncio.sleep(0.02)
     second = await prepared(host, steps)
@@ -139,9 +136,9 @@ async def test_a_preparation_under_way_is_joined_not_begun_again(grounds: Ground
 
 
 async def test_a_stop_ends_the_work_on_the_machine_too(grounds: Grounds) -> None:
-    grounds.farm.speed = 5.0
     grounds.ready(vllm="")
     host = await up(grounds.host())
+    grounds.slow_down(5.0)
     wanted = False
 
     def tell(report: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.clouds.hosts import LocalHost, TunnelKeeper, serving
+from backends.clouds.hosts import TunnelKeeper, serving
 from backends.clouds.hosts.workers import HostWorkers
 from backends.serving.endpoint import Endpoint
 from backends.serving.engine.epoll_engine import EpollEngine
@@ -26,18 +26,16 @@ def spec(**more: object) -> BenchmarkSpec:
     )
 
 
-@pytest.mark.parametrize("way", ["inside", "ssh"])
 async def test_load_is_made_next_to_the_engine_and_its_figures_come_back(
-    grounds: Grounds, way: str, tmp_path: Path
+    grounds: Grounds, tmp_path: Path
 ) -> None:
     grounds.ready()
-    host = grounds.inside() if way == "inside" else await up(grounds.host())
+    host = await up(grounds.host())
     await serving.start(host, LAUNCH)
     assert (await settled(host)).state == "ready"
     # Control calls come over the tunnel, from far away; load does not.
     tunnels = TunnelKeeper()
-    way_there = await up(grounds.host()) if isinstance(host, LocalHost) else host
-    tunnel = await tunnels.get("t4", way_there, 8000)
+    tunnel = await tunnels.get("t4", host, 8000)
     endpoint = Endpoint(base_url=f"http://127.0.0.1:{tunnel.local_port}", simulated=True)
     engine = EpollEngine(workforce=HostWorkers(host, 8000))
     run = await run_benchmark(spec(), endpoint, tmp_path / "run", engine=engine)
