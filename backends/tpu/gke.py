@@ -46,7 +46,7 @@ def manifest(spec: TpuSpec) -> str:
         f"# vLLM on {size.name} in GKE. Before it:\n"
         f"#   gcloud container node-pools create {spec.name} --cluster=CLUSTER "
         f"--location=REGION --node-locations={spec.zone or 'ZONE'} "
-        f"--machine-type={size.machine_type} --num-nodes=1{_pool_flags(spec)}\n"
+        f"--machine-type={size.machine_type} {_pool_flags(spec)}\n"
         f'#   kubectl create secret generic {spec.secret} --from-literal=token="$HF_TOKEN"\n'
         f"# Then: kubectl apply -f this-file; kubectl port-forward service/{spec.name} "
         f"{spec.port}:{spec.port}\n"
@@ -56,12 +56,13 @@ def manifest(spec: TpuSpec) -> str:
 
 def _pool_flags(spec: TpuSpec) -> str:
     flags = {
-        "spot": " --spot",
-        "flex-start": " --flex-start --enable-autoscaling --num-nodes=0 --max-nodes=1 "
+        "spot": "--num-nodes=1 --spot",
+        "flex-start": "--num-nodes=0 --flex-start --enable-autoscaling --max-nodes=1 "
         "--reservation-affinity=none",
-        "reservation": f" --reservation-affinity=specific --reservation={spec.reservation}",
+        "reservation": "--num-nodes=1 --reservation-affinity=specific "
+        f"--reservation={spec.reservation}",
     }
-    return flags.get(str(spec.provisioning), "")
+    return flags.get(str(spec.provisioning), "--num-nodes=1")
 
 
 def _labels(spec: TpuSpec) -> dict[str, str]:

@@ -73,18 +73,28 @@ async def test_spot_v6e_4_is_stopped_started_measured_and_preempted_meanwhile(
     started = (await caller.tool("start_serving", target=TARGET, name="gemma4")).ok
     assert "start script runs" in started["summary"]
     await until(caller, "ready")
-    bench = await caller.tool(
-        "run_benchmark", target=TARGET, name="gemma4",
-        options={"levels": [1], "requests_per_level": 4000, "output_tokens": 64},
-    )  # fmt: skip
-    if bench.is_error:
-        bench = await caller.tool("run_benchmark", target=TARGET, name="gemma4")
+    bench = (
+        await caller.tool(
+            "run_benchmark", target=TARGET, name="gemma4", concurrency=[1, 64], requests=1000,
+            options={"mode": "grid", "contexts": [128, 30_000]},
+        )
+    ).ok  # fmt: skip
+    await _measuring(caller, bench["operation_id"])
     cloud.fault("tpu-preempted")
     failed = await until(caller, "failed")
     assert "preempted" in failed["summary"]
-    result = await operation(caller, bench.ok["operation_id"])
+    result = await operation(caller, bench["operation_id"])
     assert result["finished"]
-    assert result["state"] != "succeeded" or result["result"].get("invalid_levels")
+    run = cloud.state_dir / "rehearsal" / "benchmarks" / bench["benchmark_id"] / "run.json"
+    cells = {
+        (cell["concurrency"], cell["context_tokens"]): cell
+        for row in json.loads(run.read_text(encoding="utf-8"))["grid"]
+        for cell in (row if isinstance(row, list) else [row])
+    }
+    # Beforehand, by the pool the engine publishes; the others end with the machine.
+    assert cells[64, 30_000]["status"] == "infeasible"
+    assert "tokens of KV cache" in cells[64, 30_000]["reason"]
+    assert cells[1, 30_000]["status"] != "ok"
     assert not (await destroy(caller)).is_error
     assert machines(cloud) == {}
 
@@ -172,6 +182,17 @@ async def test_a_slice_of_four_hosts_serves_over_ray(cloud: Cloud, caller: Calle
     assert "4 of 4 hosts" in (await stop(caller)).text
     log = (await caller.tool("get_logs", target=TARGET, name="gemma4", source="container@3")).ok
     assert "Ray runtime started" in log["text"]
+
+
+async def _measuring(caller: Caller, operation_id: str) -> None:
+    """Wait until a benchmark has begun to ask."""
+    for _ in range(200):
+        found = (await caller.tool("get_operation", operation_id=operation_id)).ok
+        if float(found.get("done") or 0) > 0:
+            return
+        assert not found["finished"], found
+        await asyncio.sleep(0.1)
+    raise AssertionError("the benchmark never began")
 
 
 def _operation_in(text: str) -> str:
