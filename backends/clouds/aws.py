@@ -29,7 +29,7 @@ from backends.clouds.aws_cli import WRITE_TIMEOUT_S, AwsCli
 from backends.clouds.aws_clients import CALL_S, translated
 from backends.clouds.aws_login import AwsIdentity, AwsKeys, AwsLogin, region_of
 from backends.clouds.process import Argument, Secret
-from backends.clouds.route import stay_inside
+from backends.clouds.route import InSurroundings
 from backends.core.errors import ApiDisabledError, UnauthenticatedError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Aws:
+class Aws(InSurroundings):
     """One account at AWS, reached as the login of this machine.
 
     Args:
@@ -49,28 +49,13 @@ class Aws:
     """
 
     def __init__(self, services: Services) -> None:
-        self._services = services
-        self._variables: Mapping[str, str] | None = None
+        super().__init__(services)
         self._cli = AwsCli(self._cli_env, self._mend, self.env)
         self.login = AwsLogin(self._cli, self.env)
-
-    @property
-    def rehearsal(self) -> bool:
-        """Whether the clouds are played on this machine."""
-        return self._services.settings.rehearsal
 
     async def region(self) -> str | None:
         """The region that the environment names, if any; profiles are not looked into."""
         return region_of({**os.environ, **await self.env()})
-
-    async def env(self) -> Mapping[str, str]:
-        """The variables of the cloud: none in earnest. The first call may start a rehearsal."""
-        if self._variables is None:
-            variables = await asyncio.to_thread(self._services.cloud_env)
-            if variables:
-                stay_inside(variables)
-            self._variables = variables
-        return self._variables
 
     # ------------------------------------------------------------------------- who
 

@@ -20,7 +20,7 @@ import re
 from typing import Any
 
 from backends.clouds.process import Finished
-from backends.clouds.rules import MAX_WORDS, Rule, command_of, rule
+from backends.clouds.rules import MAX_WORDS, Rule, command_of, error_by, rule
 from backends.core.errors import (
     ApiDisabledError,
     CapacityError,
@@ -315,12 +315,7 @@ def _made(known: Rule, found: re.Match[str], message: str, words: str, login: st
     next_action = known.next_action.format(
         login=login, action=action[1] if action else "what the words name"
     )
-    error: DevopsError
-    if known.error is InvalidInputError:
-        error = InvalidInputError("request", message, next_action=next_action)
-        error.words, error.cause = words, known.cause
-    else:
-        error = known.error(message, words=words, cause=known.cause, next_action=next_action)
+    error = error_by(known, message, words, next_action)
     if isinstance(error, QuotaError):
         named = limit_named(words)
         quota = named[0] if named else found.groupdict().get("quota")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from backends.clouds.gcloud import READ_TIMEOUT_S, Gcloud
@@ -11,14 +10,14 @@ from backends.clouds.gcloud_config import configured, gcloud_folder
 from backends.clouds.google_auth import GoogleLogin
 from backends.clouds.google_clients import GoogleClients
 from backends.clouds.google_rest import GoogleRest
-from backends.clouds.route import stay_inside
+from backends.clouds.route import InSurroundings
 from backends.core.errors import CliMissingError, NotSetUpError
 
 if TYPE_CHECKING:
     from backends.base import Services
 
 
-class GoogleCloud:
+class GoogleCloud(InSurroundings):
     """One project at Google, reached as the login of this machine.
 
     Args:
@@ -32,8 +31,7 @@ class GoogleCloud:
     """
 
     def __init__(self, services: Services) -> None:
-        self._services = services
-        self._variables: Mapping[str, str] | None = None
+        super().__init__(services)
         self._project: str | None = None
         self._number: str | None = None
         self._lock = asyncio.Lock()
@@ -41,20 +39,6 @@ class GoogleCloud:
         self.login = GoogleLogin(self.gcloud, self.env)
         self.rest = GoogleRest(self.login, self.env)
         self.clients = GoogleClients(self.login, self.env)
-
-    @property
-    def rehearsal(self) -> bool:
-        """Whether the clouds are played on this machine."""
-        return self._services.settings.rehearsal
-
-    async def env(self) -> Mapping[str, str]:
-        """The variables of the cloud: none in earnest. The first call may start a rehearsal."""
-        if self._variables is None:
-            variables = await asyncio.to_thread(self._services.cloud_env)
-            if variables:
-                stay_inside(variables)
-            self._variables = variables
-        return self._variables
 
     async def project(self) -> str:
         """The project: the rehearsal's, the one set, or the CLI's.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 
 from backends.clouds.process import Finished
-from backends.clouds.rules import MAX_WORDS, Rule, command_of, rule
+from backends.clouds.rules import MAX_WORDS, Rule, command_of, error_by, rule
 from backends.core.errors import (
     ApiDisabledError,
     CapacityError,
@@ -229,12 +229,7 @@ def _made(known: Rule, groups: dict[str, str], message: str, words: str) -> Devo
         "permission": next(filter(None, permission.groups())) if permission else "that permission",
     }
     next_action = known.next_action.format(**texts)
-    error: DevopsError
-    if known.error is InvalidInputError:
-        error = InvalidInputError("request", message, next_action=next_action)
-        error.words, error.cause = words, known.cause
-    else:
-        error = known.error(message, words=words, cause=known.cause, next_action=next_action)
+    error = error_by(known, message, words, next_action)
     if isinstance(error, QuotaError):
         named = quotas_named(words)
         name = groups.get("quota") or groups.get("metric") or ", ".join(named)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backends.base import Services
 
 
 def proxy_of(env: Mapping[str, str]) -> str | None:
@@ -29,3 +34,29 @@ def stay_inside(variables: Mapping[str, str]) -> None:
     if proxy is not None:
         os.environ["HTTPS_PROXY"] = os.environ["https_proxy"] = proxy
         os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost,::1"
+
+
+class InSurroundings:
+    """A cloud in earnest or in a rehearsal: which of the two, and the variables that say so.
+
+    Args:
+        services: Settings, and the variables of the cloud.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._variables: Mapping[str, str] | None = None
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether the clouds are played on this machine."""
+        return self._services.settings.rehearsal
+
+    async def env(self) -> Mapping[str, str]:
+        """The variables of the cloud: none in earnest. The first call may start a rehearsal."""
+        if self._variables is None:
+            variables = await asyncio.to_thread(self._services.cloud_env)
+            if variables:
+                stay_inside(variables)
+            self._variables = variables
+        return self._variables

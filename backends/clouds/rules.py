@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from backends.core.errors import DevopsError
+from backends.core.errors import DevopsError, InvalidInputError
 
 MAX_WORDS = 2000
 """How much of a cloud's own words an error carries, characters."""
@@ -31,6 +31,22 @@ class Rule:
 def rule(error: type[DevopsError], pattern: str, cause: str, next_action: str) -> Rule:
     """A rule, its pattern read without regard to case and across lines."""
     return Rule(error, re.compile(pattern, re.IGNORECASE | re.DOTALL), cause, next_action)
+
+
+def error_by(known: Rule, message: str, words: str, next_action: str) -> DevopsError:
+    """The error of a rule.
+
+    Args:
+        known: The rule.
+        message: What failed.
+        words: The cloud's own.
+        next_action: The rule's, filled in.
+    """
+    if known.error is InvalidInputError:
+        error: DevopsError = InvalidInputError("request", message, next_action=next_action)
+        error.words, error.cause = words, known.cause
+        return error
+    return known.error(message, words=words, cause=known.cause, next_action=next_action)
 
 
 def command_of(argv: tuple[str, ...]) -> str:
