@@ -100,7 +100,7 @@ def test_the_log_has_the_lines_a_vllm_log_has(tmp_path: Path) -> None:
             [
                 *("--profile=cloudrun-l4", "--checkpoint=gemma-4-26B-A4B-it-qat-w4a16-ct"),
                 *("--max-model-len=262144", "--kv-cache-dtype=auto"),
-                "--gpu-memory-utilization=0.7",
+                "--gpu-memory-utilization=0.85",
             ],
             ["To serve at least one request with the model's max seq len (262144)"],
         ),
