@@ -160,9 +160,9 @@ async def plan_deployment(
     Changes and costs nothing. Next: deploy with that plan_id. Without a target: which one serves
     a model and load cheapest, and why.
     """
-    if target is None:
-        return await comparing.compare_targets(app_of(ctx), model, load)
     request = deploying.parse_request(name, model, max_model_len, max_num_seqs, options)
+    if target is None:
+        return await comparing.compare_targets(app_of(ctx), request, load, form=format)
     return await deploying.plan_deploy(app_of(ctx), target, request, form=format, load=load)
 
 

@@ -42,6 +42,12 @@ async def test_a_load_that_makes_no_sense_is_refused_by_name(caller: Caller) -> 
     assert "load.hours_a_day" in reply.text
 
 
+async def test_settings_that_only_a_target_has_are_refused_without_one(caller: Caller) -> None:
+    reply = await caller.tool("plan_deployment", options={"region": "us-east4"})
+    assert reply.error["field"] == "options"
+    assert "needs a target" in reply.text
+
+
 async def test_a_plan_shows_predicted_speed_beside_its_price(caller: Caller) -> None:
     planned = await caller.tool("plan_deployment", target="local", options=FAST)
     rows = planned.ok["predicted"]

@@ -95,7 +95,7 @@ def read_source(model: str, *, ask_hub: bool = True) -> ModelSource:
     if ask_hub and model.count("/") == 1 and not model.startswith(("/", ".", "~", "gs:", "s3:")):
         return _of_hub(model)
     raise NotFoundError(
-        f"{model[:128]!r} is neither a folder here, nor in the local cache, nor catalogued.",
+        "The model is neither a folder here, nor in the local cache, nor catalogued.",
         next_action=f"Catalogued: {', '.join(CHECKPOINTS)}.",
     )
 

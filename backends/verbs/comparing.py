@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backends.core.answers import Comparison, TargetOption
-from backends.core.errors import InvalidInputError
+from backends.core.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from backends.app import App
     from backends.serving.choosing import Load, Option
+    from backends.verbs.deploying import Request
 
 DEFAULT_MODEL = "google/gemma-4-E2B-it"
 
@@ -53,25 +54,30 @@ def parse_load(asked: Mapping[str, Any] | None) -> Load:
 
 
 async def compare_targets(
-    app: App, model: str | None, load: Mapping[str, Any] | None
+    app: App, request: Request, load: Mapping[str, Any] | None, *, form: str = "plan"
 ) -> Comparison:
     """Rank every offer of every target for a checkpoint and a load, by cost a month.
 
     Args:
         app: The application.
-        model: Checkpoint, as in plan_deployment.
+        request: The arguments of plan_deployment; of these only the model has a meaning here.
         load: requests_per_hour, prompt_tokens, output_tokens, hours_a_day, ttft_ms, e2e_s.
+        form: The form of a plan, which needs a target.
 
     Raises:
-        InvalidInputError: The load makes no sense.
-        NotFoundError: Nothing is known of the checkpoint.
+        InvalidInputError: The load makes no sense, an argument needs a target, or nothing is known
+            of the model.
     """
     from backends.knowledge.cost import offers
     from backends.serving.choosing import break_evens, options
     from backends.verbs.checkpoints import known_checkpoint
 
-    wanted = parse_load(load)
-    checkpoint = await known_checkpoint(app, model or DEFAULT_MODEL)
+    _refuse_settings(request, form)
+    wanted, model = parse_load(load), request.model
+    try:
+        checkpoint = await known_checkpoint(app, model or DEFAULT_MODEL)
+    except NotFoundError as error:
+        raise InvalidInputError("model", error.message, allowed=error.next_action) from error
     weights_gib = checkpoint.disk_gb.value * 1e9 / 2**30
     ranked = await asyncio.to_thread(options, checkpoint, wanted, offers(weights_gib))
     able = [item for item in ranked if item.able]
@@ -109,6 +115,17 @@ async def compare_targets(
         if best
         else [],
     )
+
+
+def _refuse_settings(request: Request, form: str) -> None:
+    """Refuse by name what would be passed over without a word."""
+    said = request.common() | ({"options": 1} if request.options else {})
+    said |= {"format": form} if form != "plan" else {}
+    for argument in said:
+        if argument != "model":
+            raise InvalidInputError(
+                argument, "needs a target.", allowed="target=..., or only model and load"
+            )
 
 
 def vars_of(load: Load) -> dict[str, Any]:
