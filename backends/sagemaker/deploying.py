@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from backends.core.errors import (
     ConflictError,
     DevopsError,
+    InvalidInputError,
     NotFoundError,
     QuotaError,
 )
@@ -46,6 +47,7 @@ async def plan_deployment(target: SageMakerLooking, spec: SageMakerSpec) -> Plan
     types: list[str] = list(default_types(spec))
     region = spec.region or await _home(target, spec.name)
     early = resolved(spec, region, types)
+    _check_regions(target, early)
     world = await look(
         target, spec.name, (region, *spec.fallback_regions), image=spec.image is None
     )
@@ -113,6 +115,27 @@ async def _home(target: SageMakerLooking, name: str) -> str:
     except DevopsError:
         # Not there, or not known: what does not answer is met again, or warned of, below.
         return target.home()
+
+
+def _check_regions(target: SageMakerLooking, spec: SageMakerSpec) -> None:
+    """Refuse regions that are not looked into: what runs there would be in no list.
+
+    Raises:
+        InvalidInputError: Names the field and the regions.
+    """
+    for field, regions in (
+        ("options.region", [str(spec.region)]),
+        ("options.fallback_regions", spec.fallback_regions),
+    ):
+        unseen = [region for region in regions if region not in target.regions()]
+        if unseen:
+            raise InvalidInputError(
+                field,
+                f"{', '.join(unseen)} is not among the regions looked into, so what runs there "
+                "would be in no list.",
+                allowed=", ".join(target.regions()),
+                next_action="The operator may add it to VLLM_DEVOPS_AWS_REGIONS.",
+            )
 
 
 def _check_role(world: World, spec: SageMakerSpec) -> None:
@@ -185,7 +208,13 @@ def _fallback(spec: SageMakerSpec, world: World, types: list[str], notes: list[s
         notes += [f"{place.region}: {reason}" for reason in left_out]
         there = spec.model_copy(update={"region": place.region, "instance_types": able})
         for step in create_steps(there, world, place, model_there=False, config_there=False):
-            data = step.data | {"when": before, "place": place.region}
+            # Not made when the plan has run, so not among what the plan makes.
+            data = step.data | {
+                "when": before,
+                "place": place.region,
+                "creates": list(step.creates),
+                "undo": step.undo or "",
+            }
             steps.append(
                 step.model_copy(
                     update={

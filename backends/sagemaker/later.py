@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from backends.core.errors import (
     CapacityError,
     CloudError,
+    DevopsError,
     NotFoundError,
     OperationError,
     RateLimitedError,
+    StepFailedError,
     UnavailableError,
 )
 from backends.core.plans import Step
@@ -104,21 +106,50 @@ async def _fall_back(
                 f"find_capacity(target={target.target!r}) shows other regions.",
             )
         job.progress(len(tried), len(order) + 1, f"{region} has no capacity; next: {following}")
-        await _clear(target, endpoint, following, steps)
-        for step in (item for item in steps if item.data["place"] == following):
-            await run_command(target, name, step)
+        await _clear(target, endpoint)
+        await _create(target, name, [item for item in steps if item.data["place"] == following])
         region = following
     raise OperationError("There were no regions to try.")
 
 
-async def _clear(
-    target: SageMakerLooking, endpoint: Endpoint, following: str, steps: Sequence[Step]
-) -> None:
+async def _create(target: SageMakerLooking, name: str, steps: Sequence[Step]) -> None:
+    """Make model, configuration and endpoint in the next region.
+
+    Raises:
+        StepFailedError: A step failed; what the earlier ones made there is named with its undo.
+    """
+    made: list[str] = []
+    undo: list[str] = []
+    for step in steps:
+        try:
+            await run_command(target, name, step)
+        except DevopsError as error:
+            left = [*made, *getattr(error, "made", [])]
+            named = f" Made there before: {'; '.join(left)}." if left else ""
+            raise StepFailedError(
+                f"{step.title} failed: {error.message}{named}",
+                made=left,
+                undo=[*undo, *getattr(error, "undo", [])],
+                words=error.words,
+                cause=error.cause,
+                next_action=f"{target.call('destroy', name)} takes all of it away, in every "
+                f"region. {error.next_action}",
+                code=error.code,
+            ) from error
+        made += [str(item) for item in step.data.get("creates", ())]
+        undo += [str(step.data["undo"])] if step.data.get("undo") else []
+
+
+async def _clear(target: SageMakerLooking, endpoint: Endpoint) -> None:
     """Delete a failed endpoint, which nobody can use, before its name is used elsewhere.
 
     Its configuration and model stay: they cost nothing, and destroy takes them.
+
+    Raises:
+        OperationError: It is not ours any more, or does not go away.
     """
-    del following, steps
+    if not endpoint.managed:
+        raise OperationError(f"{endpoint.name} in {endpoint.region} is not ours any more.")
     step = Step(
         title=f"Delete the failed endpoint {endpoint.name} in {endpoint.region}",
         kind="aws",
@@ -130,8 +161,6 @@ async def _clear(
             "missing_ok": True,
         },
     )
-    if not endpoint.managed:
-        raise OperationError(f"{endpoint.name} in {endpoint.region} is not ours any more.")
     await run_command(target, endpoint.name, step)
     until = time.monotonic() + _GONE_S
     while time.monotonic() < until:
@@ -140,6 +169,11 @@ async def _clear(
         except NotFoundError:
             return
         await asyncio.sleep(_every(target))
+    raise OperationError(
+        f"{endpoint.name} in {endpoint.region} is still being deleted after {_GONE_S:.0f} s; no "
+        "other region was tried.",
+        next_action=target.call("get_status", endpoint.name),
+    )
 
 
 async def _settled(

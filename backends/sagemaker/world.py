@@ -116,9 +116,6 @@ async def look(
     for region in regions:
         if region in silent:
             raise silent[region]
-    outside = [region for region in regions if region not in target.regions()]
-    for region in outside:
-        deployed += await target.api.all_deployed(region)
     places = await asyncio.gather(
         *(_place(target, region, deployed, image=image) for region in regions)
     )

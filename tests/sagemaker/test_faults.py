@@ -475,6 +475,35 @@ async def test_the_next_region_is_tried_only_when_asked_and_by_itself(
     }
 
 
+async def test_a_next_region_that_refuses_names_what_was_made_there(
+    cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.fault(kind="aws-no-capacity", where="us-east-2/*")
+    without_cli(monkeypatch)
+    planned = await caller.tool(
+        "plan_deployment", target=TARGET, name=NAME,
+        options={"instance_types": ONE, "fallback_regions": ["us-west-2"]},
+    )  # fmt: skip
+    done = (await caller.tool("deploy", target=TARGET, name=NAME, plan_id=planned.plan_id)).ok
+    # Somebody else was quicker.
+    cloud.fault(kind="aws-quota", type=ONE[0], value=0, region="us-west-2")
+    ended = await finished(caller, operation_in(done["done"]))
+    assert ended["state"] == "failed"
+    assert "account-level service limit" in ended["error"]
+    assert "Made there before: SageMaker model gemma4-vllm-" in ended["error"]
+    assert any("destroy(" in step for step in ended["next_steps"])
+    gone = (await caller.tool("destroy", target=TARGET, name=NAME)).ok
+    assert "us-west-2" in str(gone["steps"])
+
+
+async def test_a_region_that_is_not_looked_into_is_refused(cloud: Cloud, caller: Caller) -> None:
+    del cloud
+    for options in ({"region": "eu-central-1"}, {"fallback_regions": ["eu-central-1"]}):
+        refused = (await deploy(caller, **options)).error
+        assert refused["code"] == "invalid_input"
+        assert "VLLM_DEVOPS_AWS_REGIONS" in refused["next_action"]
+
+
 async def test_a_region_that_fails_otherwise_is_not_left(
     cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
