@@ -107,8 +107,8 @@ SIGNATURES: tuple[Signature, ...] = (
         "gce_no_kernel",
         r"no kernel image is available for execution on the device",
         "The installed wheels were built without sm_75 (Turing).",
-        "prepare_host(target='{target}', name='{name}') checks the wheels' list and installs cu130 "
-        "ones, which have it.",
+        "prepare_host(target='{target}', name='{name}') with the option upgrade=true installs them "
+        "anew and checks their list; extra_index_url names an index that has sm_75.",
         source=_ARTICLE,
     ),
     signature(

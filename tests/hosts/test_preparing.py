@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,7 +138,7 @@ async def test_a_preparation_under_way_is_joined_not_begun_again(grounds: Ground
 
 
 async def test_a_stop_ends_the_work_on_the_machine_too(grounds: Grounds) -> None:
-    grounds.ready(vllm="")
+    machine = grounds.ready(vllm="")
     host = await up(grounds.host())
     grounds.slow_down(5.0)
     wanted = False
@@ -154,6 +156,20 @@ async def test_a_stop_ends_the_work_on_the_machine_too(grounds: Grounds) -> None
     )
     assert not found.ok
     assert (await host.job("prepare")).state != "running"
+    assert not await preparing.under_way(host)
+    # What it was running has ended with it: nothing is installed behind our back.
+    played = [
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if b"-m\0pip" in _bytes(path) and str(machine.folder).encode() in _bytes(path)
+    ]
+    assert played == []
+
+
+def _bytes(path: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
 
 
 # ----------------------------------------------------------------------------- what can go wrong
@@ -301,6 +317,19 @@ async def test_an_old_vllm_is_upgraded_and_clamped_again(grounds: Grounds) -> No
     assert found.ok
     assert [step["state"] for step in found.steps] == ["changed", "checked", "changed"]
     assert "vllm 0.29.0" in found.steps[0]["did"][0]
+
+
+async def test_what_does_not_fit_the_gpu_is_installed_anew_by_an_upgrade(grounds: Grounds) -> None:
+    grounds.ready(vllm="")
+    host = grounds.inside()
+    steps = SETTINGS | {"steps": ["vllm", "cuda"]}
+    grounds.fault("no-sm75")
+    assert not (await prepared(host, steps)).ok
+    still = await prepared(host, steps)
+    assert [step["state"] for step in still.steps] == ["checked", "failed"]
+    assert "upgrade=true" in still.steps[1]["next_action"]
+    found = await prepared(host, steps | {"upgrade": True})
+    assert [step["state"] for step in found.steps] == ["changed", "checked"]
 
 
 async def test_a_container_machine_gets_docker_and_its_image(grounds: Grounds) -> None:

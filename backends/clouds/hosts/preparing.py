@@ -180,6 +180,8 @@ async def prepare(
         try:
             if should_stop():
                 await host.end_job(JOB)
+                # After a restart it goes on as a unit, which is no job of ours.
+                await call(host, ["prepare", "--stop"], timeout_s=60, repeatable=True)
                 return following.found
             if await following.busy():
                 await asyncio.sleep(every_s)

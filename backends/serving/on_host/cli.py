@@ -40,7 +40,11 @@ def main(argv: list[str]) -> int:  # noqa: PLR0911 (one for each verb)
 
 def _prepare(flags: list[str]) -> int:
     if "--status" in flags:
-        report(running=prepare.is_running(), boot=boot_id())
+        going_on = prepare.is_running() or prepare.is_pending()
+        report(running=going_on, boot=boot_id())
+        return 0
+    if "--stop" in flags:
+        report(stopped=prepare.stop())
         return 0
     if "--resume" in flags:
         given = read_json(prepare.FOLDER / "settings.json")

@@ -114,6 +114,7 @@ class Vllm(Step):
     """vLLM and the torch it was built for, with CUDA."""
 
     name = "vllm"
+    _upgraded = False
 
     def look(self) -> Finding:
         """Whether what is installed satisfies the requirement."""
@@ -127,7 +128,7 @@ class Vllm(Step):
             return Finding(False, f"{words}; wanted {self.settings.vllm}", facts)
         if "+cpu" in str(found["torch"]):
             return Finding(False, words + ": torch has no CUDA", facts)
-        if self.settings.upgrade and self.state.get("upgraded") != self.settings.vllm:
+        if self.settings.upgrade and not self._upgraded:
             return Finding(False, words + "; an upgrade was asked for", facts)
         return Finding(True, words, facts)
 
@@ -141,7 +142,7 @@ class Vllm(Step):
                 *(settings.python, "-m", "pip", "install", "--user", "--break-system-packages"),
                 *("--upgrade", "--upgrade-strategy", "eager", "--no-input"),
                 *("--progress-bar", "off", *index),
-                *(["--force-reinstall"] if without_cuda else []),
+                *(["--force-reinstall"] if without_cuda or self.state.get("unfit") else []),
                 settings.vllm,
             ],
             "Installing " + settings.vllm,
@@ -149,7 +150,7 @@ class Vllm(Step):
             timeout_s=5400,
             show=True,
         )
-        self.state["upgraded"] = settings.vllm
+        self._upgraded = True
         found = versions(settings)
         if "+cpu" in str(found.get("torch", "")):
             raise StepError(
@@ -168,7 +169,13 @@ class Cuda(Step):
     name = "cuda"
 
     def look(self) -> Finding:
-        """Ask torch."""
+        """Ask torch; what does not fit the GPU is remembered, for the next upgrade."""
+        self.state["unfit"] = True
+        found = self._ask()
+        self.state["unfit"] = False
+        return found
+
+    def _ask(self) -> Finding:
         try:
             found = ask_python(self.settings, _ASK_CUDA, timeout_s=600)
         except StepError as error:
@@ -196,8 +203,8 @@ class Cuda(Step):
                 "torch has no code for {}; it has {}.".format(arch, " ".join(found["arch_list"])),
                 words="no kernel image is available for execution on the device",
                 cause="This build of torch has dropped the GPU's generation.",
-                next_action="Choose an older vLLM (setting vllm, e.g. vllm==0.29.0), or a newer "
-                "GPU.",
+                next_action="Call prepare_host with upgrade=true, which installs it anew (with "
+                "extra_index_url: from an index whose torch has it), or with another vllm.",
                 kind="no_kernel",
             )
         self.state["capability"] = list(capability)

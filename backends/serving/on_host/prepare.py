@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import os
+import signal
 import time
 
 from . import serve
@@ -18,6 +21,7 @@ from .system import (
     StepError,
     at,
     boot_id,
+    end_with_children,
     must,
     read_json,
     report,
@@ -30,6 +34,8 @@ FOLDER = HOME_FOLDER / "prepare"
 EXIT_FAILED = 1
 EXIT_REBOOT = 75
 _RESUME = "vllm-devops-prepare"
+_RESUME_UNIT = f"/etc/systemd/system/{_RESUME}.service"
+_PENDING_S = 600.0
 
 _STEPS: list[type[Step]] = [
     DataDisk,
@@ -57,12 +63,16 @@ def prepare(settings: Settings, *, check: bool) -> int:
         check: Only look.
     """
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / "lock").open("w") as lock:
+    end_with_children()
+    with (FOLDER / "lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             report(event="waiting", message="another preparation is running here; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
         if not check:
             write_json(FOLDER / "settings.json", settings.shown())
         return _run(settings, check)
@@ -78,6 +88,26 @@ def is_running() -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def is_pending() -> bool:
+    """Whether a restart was asked for lately, after which the machine goes on by itself."""
+    try:
+        age_s = time.time() - (FOLDER / "state.json").stat().st_mtime
+    except FileNotFoundError:
+        return False
+    return at(_RESUME_UNIT).exists() and age_s < _PENDING_S
+
+
+def stop() -> bool:
+    """End a preparation that is under way, and do not go on after a restart; whether there was."""
+    pending = is_pending()
+    _forget_resume()
+    if not is_running():
+        return pending
+    with contextlib.suppress(ValueError, ProcessLookupError):
+        os.kill(int((FOLDER / "lock").read_text(encoding="utf-8")), signal.SIGTERM)
+    return True
 
 
 def _run(settings: Settings, check: bool) -> int:
@@ -168,7 +198,7 @@ def _write_resume() -> None:
 
     log = HOME_FOLDER / "jobs" / "prepare" / "log"
     write_root(
-        f"/etc/systemd/system/{_RESUME}.service",
+        _RESUME_UNIT,
         "[Unit]\nDescription=Go on preparing this machine for vLLM\n"
         "After=network-online.target local-fs.target\nWants=network-online.target\n\n"
         f"[Service]\nType=exec\nUser={getpass.getuser()}\nWorkingDirectory={HOME_FOLDER.parent}\n"
@@ -181,7 +211,7 @@ def _write_resume() -> None:
 
 
 def _forget_resume() -> None:
-    path = f"/etc/systemd/system/{_RESUME}.service"
+    path = _RESUME_UNIT
     if at(path).exists():
         run(["systemctl", "disable", _RESUME], root=True)
         run(["rm", "-f", at(path)], root=True)

@@ -26,6 +26,22 @@ PROGRAM = "vllm-devops.pyz"
 _TAIL_CHARS = 4_000
 
 
+# The command that runs now: it has a session of its own, so that it can be ended with its children.
+_running: list[subprocess.Popen[bytes]] = []
+
+
+def end_with_children() -> None:
+    """Let SIGTERM end the command that runs now as well."""
+
+    def end(number: int, frame: object) -> None:
+        del frame
+        for process in _running:
+            _kill(process)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+
+
 class StepError(Exception):
     """A step cannot be done.
 
@@ -145,8 +161,14 @@ def run(
         )
     except FileNotFoundError:
         return Ran(127, "", words[0] + ": command not found")
-    if show:
-        return _shown(process, timeout_s)
+    _running.append(process)
+    try:
+        return _shown(process, timeout_s) if show else _quiet(process, timeout_s, stdin)
+    finally:
+        _running.remove(process)
+
+
+def _quiet(process: subprocess.Popen[bytes], timeout_s: float, stdin: str) -> Ran:
     try:
         out, err = process.communicate(stdin.encode(), timeout=timeout_s)
     except subprocess.TimeoutExpired:
