@@ -47,7 +47,8 @@ def manifest(spec: TpuSpec) -> str:
         f"#   gcloud container node-pools create {spec.name} --cluster=CLUSTER "
         f"--location=REGION --node-locations={spec.zone or 'ZONE'} "
         f"--machine-type={size.machine_type} {_pool_flags(spec)}\n"
-        f'#   kubectl create secret generic {spec.secret} --from-literal=token="$HF_TOKEN"\n'
+        f'#   printf %s "$HF_TOKEN" | kubectl create secret generic {spec.secret} '
+        "--from-file=token=/dev/stdin\n"
         f"# Then: kubectl apply -f this-file; kubectl port-forward service/{spec.name} "
         f"{spec.port}:{spec.port}\n"
     )

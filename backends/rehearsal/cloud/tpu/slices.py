@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fnmatch
+import random
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -140,7 +141,8 @@ class Slices:
         workers = SLICES.get(slice_of(node), ("", 1))[1]
         made = node | {
             "name": name,
-            "id": str(10**17 + number),
+            # Never given twice, not even in a new project: host keys are kept by it.
+            "id": str(random.randrange(10**17, 10**18)),
             "acceleratorType": slice_of(node),
             "acceleratorConfig": {
                 "type": "V6E",
