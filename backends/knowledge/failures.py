@@ -25,6 +25,7 @@ from backends.knowledge.signatures import Signature
 # Which table speaks for which targets. A module without entries yet is left out.
 _TABLES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("cloudrun", "cloudrun_failures", ("cloudrun-l4", "cloudrun-rtx6000")),
+    ("build", "cloudbuild_failures", ("cloudrun-l4", "cloudrun-rtx6000")),
     ("sagemaker", "sagemaker_failures", ("sagemaker-l4",)),
     ("gce", "gce_failures", ("gce-t4",)),
     ("tpu", "tpu_failures", ("tpu-v6e",)),
@@ -93,6 +94,7 @@ def _build(target: str | None, own: Sequence[Signature] | None) -> tuple[Entry, 
     for table, module, targets in _TABLES:
         if target in targets:
             add(table, own or _table(module))
+            own = None  # a target's own are its first table
     add("serving", serving_failures.SIGNATURES)
     add("engine", _engine())
     add("cloud", cloud_failures.SIGNATURES)
