@@ -1,8 +1,4 @@
-"""AWS's own clients, for reads: imported on first use, kept, run in threads.
-
-They are botocore's, which boto3's clients are too; boto3 itself adds resources and S3 transfers,
-which nothing here uses, and a tenth of a second of import.
-"""
+"""boto3's clients, for reads: imported on first use, kept, run in threads."""
 
 from __future__ import annotations
 
@@ -43,7 +39,8 @@ class AwsClients:
 
     def __init__(self, env: Mapping[str, str], session: Any) -> None:  # noqa: ANN401
         self._env = env
-        self._session = session
+        self._login = session
+        self._session: Any = None
         self._made: dict[tuple[str, str], Any] = {}
         self._making = threading.Lock()
         self._turns = {service: asyncio.Lock() for service in _ONE_AT_A_TIME}
@@ -96,8 +93,11 @@ class AwsClients:
             ) from None
 
     def _make(self, service: str, region: str) -> Any:  # noqa: ANN401
+        import boto3  # type: ignore[import-untyped]
         from botocore.config import Config  # type: ignore[import-untyped]
 
+        if self._session is None:
+            self._session = boto3.Session(botocore_session=self._login)
         # A rehearsal has one address for all of AWS; otherwise botocore knows where to go.
         endpoint = self._env.get("AWS_ENDPOINT_URL")
         proxy = None if endpoint else proxy_of(self._env)
@@ -109,7 +109,7 @@ class AwsClients:
             # Without one botocore looks into the environment by itself.
             proxies={"https": proxy, "http": proxy} if proxy else None,
         )
-        return self._session.create_client(
+        return self._session.client(
             service,
             region_name=region,
             config=config,
