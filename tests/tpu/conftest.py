@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from backends.clouds.hosts import tunnels
+from backends.core.operations import Operations
+from backends.core.state import StateDir
 from tests.support.clients import Caller, connected, make_app
 from tests.support.cloud import Cloud, as_good_as_new, running_cloud
 from tests.tpu.acting import TARGET, Zone
@@ -31,6 +33,11 @@ def cloud(tpu_cloud: Cloud) -> Iterator[Cloud]:
     shutil.rmtree(tpu_cloud.state_dir / "rehearsal" / "zones", ignore_errors=True)
     with as_good_as_new(tpu_cloud) as fresh:
         yield fresh
+    # A worker that outlives its test would start the cloud again after its end.
+    operations = Operations(StateDir(tpu_cloud.state_dir / "rehearsal"))
+    for operation in operations.all():
+        if not operation.finished:
+            operations.cancel(operation.id)
 
 
 @pytest.fixture
