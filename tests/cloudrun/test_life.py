@@ -55,7 +55,13 @@ async def test_an_l4_service_from_quota_to_nothing_left(
     assert "us-east4 can run 1.421" in said
     assert "price: 1.4209 USD per hour" in said
     assert "admits 4 requests at once" in said
-    assert "admission limit, about 4, is what holds throughput down" in said, said[-9000:]
+    levels = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["levels"]
+    at_4, at_8 = (level["output_tokens_per_s"] for level in levels)
+    assert at_8 < 1.2 * at_4, "the platform admits four at once"
+    if all(level["valid"] for level in levels):
+        assert "admission limit, about 4, is what holds throughput down" in said
+    else:  # a machine that is busy with something else, and the walk says so
+        assert "Do not use the levels marked invalid" in said
     assert "goes on billing: gs://vllm-rehearsal-bucket/gemma-4-E2B-it stays" in said
     assert caller.questions, "a person was asked before it was stopped and destroyed"
     assert (tmp_path / "benchmark.png").is_file()
