@@ -35,9 +35,21 @@ async def test_without_a_target_one_call_ranks_all_of_them(caller: Caller) -> No
     assert any("days old" in price for item in found["items"] for price in item["prices"])
 
 
+async def test_the_next_step_plans_the_offer_that_was_recommended_not_another_of_its_target(
+    state_dir: Path,
+) -> None:
+    async with connected(make_app(state_dir, targets=("gce-t4", "local"))) as caller:
+        found = (await caller.tool("plan_deployment", load={"requests_per_hour": 500})).ok
+    assert found["items"][0]["variant"] == "spot", found["items"][0]
+    [call] = found["next_steps"]
+    assert call.endswith("options={'provisioning': 'spot'})")
+
+
 async def test_a_load_that_makes_no_sense_is_refused_by_name(caller: Caller) -> None:
     reply = await caller.tool("plan_deployment", load={"requests": 5})
-    assert "load.requests" in reply.text
+    assert "load.requests: is unknown. Allowed: requests_per_hour" in reply.text
+    reply = await caller.tool("plan_deployment", load={"requests_per_hour": "many"})
+    assert "Allowed" not in reply.text, "the value is wrong, not the name"
     reply = await caller.tool("plan_deployment", target="local", load={"hours_a_day": 25})
     assert "load.hours_a_day" in reply.text
 

@@ -46,7 +46,8 @@ async def plan_destroy(target: CloudRunLooking, name: str) -> Plan:
         )
     ]
     account = service.account
-    if account == account_email(name, project) and await account_is_ours(target.cloud, account):
+    own = account_email(target.target, name, project)
+    if account == own and await account_is_ours(target.cloud, account):
         steps += remove_account_steps(
             account, project, buckets=tuple(service.buckets), secrets=tuple(service.secrets)
         )

@@ -23,7 +23,7 @@ def argv_of(spec: CloudRunSpec, profile: CloudRunProfile, world: World) -> list[
         spec,
         profile,
         world.project,
-        spec.service_account or account_email(spec.name, world.project),
+        spec.service_account or account_email(profile.target, spec.name, world.project),
         exists=world.found is not None,
         quantised=world.folder.quantised if world.folder is not None else False,
     )
@@ -32,7 +32,7 @@ def argv_of(spec: CloudRunSpec, profile: CloudRunProfile, world: World) -> list[
 def steps_of(target: CloudRunLooking, spec: CloudRunSpec, world: World) -> list[Step]:
     """What is done, in order: its own image, the account, its one right, the service, callers."""
     project, region, name = world.project, str(spec.region), spec.name
-    email = spec.service_account or account_email(name, project)
+    email = spec.service_account or account_email(target.target, name, project)
     steps = image_steps(world.image, project, region) if world.image is not None else []
     if not world.account_there:
         steps.append(account_step(name, email, project))

@@ -28,7 +28,8 @@ async def save_token(target: CloudRunLooking, token: SecretStr) -> TokenSaved:
     ours = [
         service.account
         for service in await target.all_services()
-        if service.managed and service.account == account_email(service.name, project)
+        if service.managed
+        and service.account == account_email(target.target, service.name, project)
     ]
     return await google_tokens.save_token(
         target.cloud,

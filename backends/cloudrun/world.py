@@ -99,7 +99,7 @@ async def look(
     async def nothing() -> None:
         return None
 
-    account = spec.service_account or account_email(spec.name, project)
+    account = spec.service_account or account_email(target.target, spec.name, project)
     from_bucket = spec.source == "bucket"
     there, may_read, folder, secret, limits, private, image = await asyncio.gather(
         nothing() if spec.service_account else account_exists(cloud, account),

@@ -33,18 +33,26 @@ READER = "roles/storage.objectViewer"
 SECRET_READER = "roles/secretmanager.secretAccessor"  # noqa: S105 (the name of a role)
 
 
-def account_id(name: str) -> str:
-    """The id of the service account of a deployment: 6 to 30 characters, one for each name."""
-    full = f"vllm-{name}"
-    if len(full) <= 30 and len(full) >= 6:
+def account_id(target: str, name: str) -> str:
+    """The id of the service account of a deployment: 6 to 30 characters.
+
+    Each target has its own for a name: a project's targets share one namespace of accounts, and an
+    account is deleted with its deployment, which must not be what another one runs as.
+
+    Args:
+        target: The target, e.g. `gce-t4`.
+        name: The deployment.
+    """
+    full = f"vllm-{target.rpartition('-')[2]}-{name}"
+    if len(full) <= 30:
         return full
     digest = hashlib.sha256(name.encode()).hexdigest()[:6]
     return f"{full[:23].rstrip('-')}-{digest}"
 
 
-def account_email(name: str, project: str) -> str:
-    """The service account that is made for a deployment."""
-    return f"{account_id(name)}@{project}.iam.gserviceaccount.com"
+def account_email(target: str, name: str, project: str) -> str:
+    """The service account that is made for a deployment of a target."""
+    return f"{account_id(target, name)}@{project}.iam.gserviceaccount.com"
 
 
 async def account_exists(cloud: GoogleCloud, email: str) -> bool:

@@ -7,7 +7,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from backends.clouds.google_facts import READER, SECRET_READER, account_id
+from backends.clouds.google_facts import READER, SECRET_READER
 from backends.core.errors import ConflictError, DevopsError, NotFoundError
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.plans import Step
@@ -34,7 +34,7 @@ def account_step(name: str, email: str, project: str) -> Step:
         title="Make a service account that only this deployment runs as",
         kind="gcloud",
         argv=(
-            *("gcloud", "iam", "service-accounts", "create", account_id(name)),
+            *("gcloud", "iam", "service-accounts", "create", email.partition("@")[0]),
             f"--project={project}",
             f"--display-name={MANAGED_BY_US} {name}",
             f"--description={MANAGED_BY}={MANAGED_BY_US}",

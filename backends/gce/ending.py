@@ -129,7 +129,7 @@ async def plan_destroy(target: GceLooking, name: str, options: DestroyOptions) -
             data={"zone": machine.zone},
         )
     ]
-    if machine.account == account_email(name, project) and await account_is_ours(
+    if machine.account == account_email(target.target, name, project) and await account_is_ours(
         target.cloud, machine.account
     ):
         steps += remove_account_steps(machine.account, project)

@@ -129,6 +129,13 @@ class GceLooking(Backend):
         return next((disk for disk in await self.api.disks() if disk.name == data_disk(name)), None)
 
     async def _not_here(self, name: str) -> NotFoundError:
+        work = await self.work_on(name)
+        if work is not None and not work.finished:
+            return NotFoundError(
+                f"There is no machine of {self.at(name)} yet; {work.id} is making it.",
+                next_action=f"get_operation(operation_id={work.id!r}, wait_s=40), or "
+                f"cancel_operation(operation_id={work.id!r}).",
+            )
         disk = await self.kept_disk(name)
         words = ""
         if disk is not None:
@@ -167,7 +174,27 @@ class GceLooking(Backend):
             for machine, judgement in zip(machines, judged, strict=True)
         ]
         found += [self._kept(disk) for disk in disks if not disk.users]
-        return found
+        return found + await self._being_made({item.name for item in found})
+
+    async def _being_made(self, listed: set[str]) -> list[Deployment]:
+        """What is deployed just now and has no machine yet: only its operation tells of it."""
+        operations = await asyncio.to_thread(self.services.operations.all)
+        return [
+            Deployment(
+                target=self.target,
+                name=item.name,
+                state="creating",
+                engine="vllm",
+                simulated=self.cloud.rehearsal,
+                usd_per_hour=0.0,
+                created_at=item.started_at,
+                note=f"its machine is still to come: {item.progress or 'just begun'} ({item.id})",
+            )
+            for item in operations
+            if (item.target, item.kind) == (self.target, "deploy")
+            and not item.finished
+            and item.name not in listed
+        ]
 
     def _listed(self, machine: Machine, judged: Judgement, disks: Sequence[Disk]) -> Deployment:
         from backends.gce.costs import rate_now

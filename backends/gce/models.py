@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 async def list_models(target: GceLooking) -> list[ModelEntry]:
     """The catalogue with what is predicted of each on a T4, and what machines serve."""
-    known = {checkpoint.repo_id: checkpoint for checkpoint in CHECKPOINTS.values()}
+    # One repository may be served in several encodings; each fits or not by itself.
+    known = {(item.repo_id, item.weight_format): item for item in CHECKPOINTS.values()}
     entries = [
-        entry.model_copy(update={"note": _fit_words(known[entry.id])}) for entry in catalogue()
+        entry.model_copy(update={"note": _fit_words(known[entry.id, str(entry.encoding)])})
+        for entry in catalogue()
     ]
     for machine in await target.t4_machines():
         model = str(machine.spec.get("model") or "")

@@ -163,7 +163,7 @@ def checkpoint_of(model: str) -> Checkpoint | None:
 
 def _steps(spec: GceSpec, world: World, choice: Choice) -> list[Step]:
     project, name = world.project, spec.name
-    account = spec.service_account or account_email(name, project)
+    account = spec.service_account or account_email(TARGET, name, project)
     steps: list[Step] = []
     if not world.account_there:
         steps.append(account_step(name, account, project))

@@ -18,7 +18,7 @@ from backends.clouds.google_facts import (
     words_of,
 )
 from backends.core.errors import DevopsError
-from backends.gce.commands import TAG, data_disk
+from backends.gce.commands import TAG, TARGET, data_disk
 from backends.gce.machines import Disk, Machine, Quota
 from backends.gce.spec import GceSpec
 from backends.knowledge import gce
@@ -121,7 +121,7 @@ async def look(cloud: GoogleCloud, api: ComputeApi, spec: GceSpec) -> World:
         DevopsError: Machines, disks or the account could not be asked.
     """
     project = await cloud.project()
-    account = spec.service_account or account_email(spec.name, project)
+    account = spec.service_account or account_email(TARGET, spec.name, project)
     problems: list[str] = []
     off = await or_problem(disabled_apis(cloud, *APIS))
     if isinstance(off, DevopsError):

@@ -70,6 +70,7 @@ class Offer:
         stopped_usd_per_month: What goes on billing while it is stopped or at zero.
         after_destroy: What goes on billing after `destroy`, each with USD a month.
         may_end: Whether the cloud may take it away.
+        options: Entries of plan_deployment's `options` that ask for this offer and no other.
     """
 
     target: str
@@ -86,6 +87,7 @@ class Offer:
     may_end: bool = False
     host_memory_gib: float = 0.0
     host_swap_gib: float = 0.0
+    options: tuple[tuple[str, str | list[str]], ...] = ()
 
     @property
     def title(self) -> str:
@@ -268,6 +270,7 @@ def _sagemaker(name: str) -> Offer | None:
         1,
         (Part(name, rate.value, rate),),
         host_memory_gib=kind.memory_gib,
+        options=(("instance_types", [name]),),
     )
 
 
@@ -296,6 +299,7 @@ def _gce(*, spot: bool) -> Offer | None:
         may_end=spot,
         host_memory_gib=gce.MACHINES[gce.DEFAULT_MACHINE].memory_gib,
         host_swap_gib=16.0,
+        options=(("provisioning", "spot"),) if spot else (),
     )
 
 
@@ -315,4 +319,5 @@ def _tpu(provisioning: str, chips: int) -> Offer | None:
         (Part(name, rate.value * chips, rate),),
         may_end=provisioning != "on-demand",
         host_memory_gib=float(tpu.find_slice(f"v6e-{chips}").memory_gib),
+        options=(("size", f"v6e-{chips}"), ("provisioning", provisioning)),
     )

@@ -91,7 +91,7 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     signature(
         "batched_tokens",
-        r"max_num_batched_tokens.*(?:mm|multimodal|image|item)|Chunked MM input disabled but",
+        r"Chunked MM input disabled but|max_tokens_per_mm_item.*larger than max_num_batched_tokens",
         "With image input one picture takes 2,496 tokens, and vLLM batches no less at once.",
         "options.max_num_batched_tokens=2496 or more, or options.text_only=true.",
     ),

@@ -150,7 +150,7 @@ class TpuBackend(
         return [
             item.account
             for item in requests
-            if item.managed and item.account == account_email(item.name, project)
+            if item.managed and item.account == account_email(self.target, item.name, project)
         ]
 
     @classmethod

@@ -136,7 +136,7 @@ async def _look(target: TpuLooking, spec: TpuSpec) -> World:
         problems.append(f"Whether APIs are enabled is not known ({words_of(off)}).")
     else:
         refuse_disabled(off, project)
-    account = spec.service_account or account_email(spec.name, project)
+    account = spec.service_account or account_email(target.target, spec.name, project)
     plane = str(spec.control_plane)
     quota = quota_id(str(spec.provisioning), plane)
     whose = (
@@ -291,7 +291,7 @@ def _steps(
 ) -> tuple[list[Step], str]:
     """The steps, and the folder that holds the start script."""
     project, name = world.project, spec.name
-    account = spec.service_account or account_email(name, project)
+    account = spec.service_account or account_email(target.target, name, project)
     steps: list[Step] = []
     if not world.account_there:
         steps.append(account_step(name, account, project))

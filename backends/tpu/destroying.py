@@ -197,7 +197,7 @@ async def _belongings(target: TpuLooking, request: TpuRequest, project: str) -> 
             )
         )
     account = request.account
-    ours = account == account_email(name, project) and await or_problem(
+    ours = account == account_email(target.target, name, project) and await or_problem(
         account_is_ours(target.cloud, account)
     )
     key = key_secret_of(name)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from backends.app import App
+    from backends.knowledge.cost import Offer
     from backends.serving.choosing import Load, Option
     from backends.verbs.deploying import Request
 
@@ -46,10 +47,12 @@ def parse_load(asked: Mapping[str, Any] | None) -> Load:
     except ValidationError as error:
         item = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, item["loc"]))
+        if item["type"] == "extra_forbidden":
+            raise InvalidInputError(
+                f"load.{where[:40]}", "is unknown.", allowed=", ".join(AskedLoad.model_fields)
+            ) from None
         raise InvalidInputError(
-            f"load.{where[:40]}",
-            item["msg"].removeprefix("Value error, "),
-            allowed=", ".join(AskedLoad.model_fields),
+            f"load.{where[:40]}", item["msg"].removeprefix("Value error, ") + "."
         ) from None
 
 
@@ -93,7 +96,7 @@ async def compare_targets(
         )
     else:
         summary = f"{checkpoint.name}, {asked}: no target can serve it as asked (predicted)."
-    best = next((item.offer.target for item in able if item.offer.target in app.targets), None)
+    best = next((item.offer for item in able if item.offer.target in app.targets), None)
     return Comparison(
         summary=summary,
         basis="predicted",
@@ -111,10 +114,14 @@ async def compare_targets(
             for missing in [sorted({i.offer.target for i in ranked} - set(app.targets))]
             if missing
         ],
-        next_steps=[f"plan_deployment(target={best!r}, model={model or DEFAULT_MODEL!r})"]
-        if best
-        else [],
+        next_steps=[_call(best, model or DEFAULT_MODEL)] if best else [],
     )
+
+
+def _call(offer: Offer, model: str) -> str:
+    """The call that plans this very offer: another one of its target has another price."""
+    options = f", options={dict(offer.options)!r}" if offer.options else ""
+    return f"plan_deployment(target={offer.target!r}, model={model!r}{options})"
 
 
 def _refuse_settings(request: Request, form: str) -> None:

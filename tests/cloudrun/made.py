@@ -34,7 +34,7 @@ SERVICE = RunService(
     image="vllm/vllm-openai:v0.26.0-cu129",
     args=("--model=/mnt/models/gemma-4-E2B-it",),
     env={},
-    account=f"vllm-gemma4@{PROJECT}.iam.gserviceaccount.com",
+    account=f"vllm-l4-gemma4@{PROJECT}.iam.gserviceaccount.com",
     concurrency=4,
     port=8000,
     min_instances=0,

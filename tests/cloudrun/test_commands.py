@@ -12,6 +12,7 @@ import pytest
 from backends.cloudrun.commands import deploy_argv
 from backends.clouds.gcloud import joined
 from backends.clouds.google_facts import account_email, account_id
+from backends.core.names import TARGETS
 from backends.knowledge.cloudrun import PROFILES
 from tests.cloudrun.made import PROJECT, request
 
@@ -56,7 +57,7 @@ def test_the_deploy_command_is_exactly_as_recorded(case: str) -> None:
         request(profile, **options),
         profile,
         PROJECT,
-        account_email("gemma4", PROJECT),
+        account_email(target, "gemma4", PROJECT),
         exists=facts.get("exists", False),
         quantised=facts.get("quantised", False),
     )
@@ -78,11 +79,14 @@ def test_a_list_with_commas_gets_a_delimiter_that_is_in_no_item() -> None:
     "name", ["a", "gemma4", "a-name-of-forty-eight-characters-which-is-the-mos"]
 )
 def test_an_account_id_is_what_iam_accepts_and_its_own_for_each_name(name: str) -> None:
-    made = account_id(name)
+    made = account_id("cloudrun-l4", name)
     assert 6 <= len(made) <= 30
     assert made[0].isalpha()
     assert not made.endswith("-")
-    assert made != account_id(f"{name[:40]}x")
+    assert made != account_id("cloudrun-l4", f"{name[:40]}x")
+    # Destroying one deployment deletes its account: another target's of that name has its own.
+    google = [target for target in TARGETS if target not in {"sagemaker-l4", "local"}]
+    assert len({account_id(target, name) for target in google}) == len(google)
 
 
 def test_no_flag_appears_twice_and_none_carries_a_secret() -> None:

@@ -119,7 +119,7 @@ async def test_what_cloud_run_refuses_itself_names_what_was_made_before_and_its_
     assert refused["failure"] == "quota"
     assert "no GPU quota" in refused["cause"]
     assert "g.co/cloudrun/gpu-quota" in refused["next_action"]
-    assert "service account vllm-gemma4@" in refused["made_before_the_failure"]
+    assert "service account vllm-l4-gemma4@" in refused["made_before_the_failure"]
     assert "gcloud iam service-accounts delete" in refused["undo"]
 
 

@@ -71,7 +71,7 @@ async def test_an_l4_service_from_quota_to_nothing_left(
     world = cloud.world()
     assert world["services"] == {}
     assert not [email for email in world["service_accounts"] if email.startswith("vllm-")]
-    assert "vllm-gemma4" not in json.dumps(world["policies"])
+    assert "vllm-l4-gemma4" not in json.dumps(world["policies"])
 
 
 async def test_an_rtx_service_with_direct_vpc_egress_and_streamed_weights(

@@ -36,7 +36,7 @@ def machine(**changes: Any) -> Machine:
         kind="n1-standard-2",
         gpu=gce.GPU_TYPE,
         disks=(Attached("t4", 32, True, True), Attached("t4-data", 250, False, False)),
-        account=f"vllm-t4@{PROJECT}.iam.gserviceaccount.com",
+        account=f"vllm-t4-t4@{PROJECT}.iam.gserviceaccount.com",
         created_at=NOW - 900,
         started_at=NOW - 600,
     )  # fmt: skip

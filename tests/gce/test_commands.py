@@ -13,7 +13,7 @@ from backends.gce.commands import create_argv, engine_argv, label_of, serving_sp
 from tests.gce.made import PROJECT, request
 
 _GOLDEN = Path(__file__).parent / "golden"
-_ACCOUNT = f"vllm-t4@{PROJECT}.iam.gserviceaccount.com"
+_ACCOUNT = f"vllm-t4-t4@{PROJECT}.iam.gserviceaccount.com"
 
 _CASES: dict[str, tuple[dict[str, Any], bool]] = {
     "reference": ({}, False),

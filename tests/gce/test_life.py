@@ -61,6 +61,10 @@ def _left(cloud: Cloud) -> dict[str, list[str]]:
 async def test_from_the_plan_to_the_end(caller: Caller, cloud: Cloud) -> None:
     planned = await _deploy(caller)
     assert "--maintenance-policy=TERMINATE" in planned.text
+    # From the first moment it is somewhere: who asks without a name must not deploy it again.
+    begun = await caller.tool("get_status", target="gce-t4")
+    assert begun.structured["name"] == "t4", begun.text
+    assert begun.structured["state"] in {"creating", "starting"}
     await _until(caller, "ready")
     _is_the_machine_that_was_described(cloud.world()["instances"]["us-west2-b/t4"])
 
@@ -132,4 +136,4 @@ def _is_the_machine_that_was_described(machine: dict[str, Any]) -> None:
     [interface] = machine["networkInterfaces"]
     assert not interface.get("accessConfigs")
     [account] = machine["serviceAccounts"]
-    assert account["email"].startswith("vllm-t4@")
+    assert account["email"].startswith("vllm-t4-t4@")

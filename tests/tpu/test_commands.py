@@ -23,7 +23,7 @@ from backends.tpu.start import engine_args, settings_json, start_script
 from tests.tpu.made import PROJECT, ZONE, request, spec
 
 FILES = (Path("/state/start.sh"), Path("/state/settings.json"))
-ACCOUNT = f"vllm-gemma4@{PROJECT}.iam.gserviceaccount.com"
+ACCOUNT = f"vllm-v6e-gemma4@{PROJECT}.iam.gserviceaccount.com"
 
 
 def created(**options: Any) -> list[str]:
