@@ -131,3 +131,17 @@ async def _plan(caller: Caller) -> dict[str, Any]:
     options = {"startup_speed": 1000, "ttl_hours": 2}
     planned = await caller.tool("plan_deployment", target="local", name="demo", options=options)
     return planned.ok
+
+
+async def test_what_was_destroyed_is_no_longer_called_idle(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(make_app(state_dir, idle_minutes=60)) as caller:
+        await caller.deploy("demo")
+        with monkeypatch.context() as patched:
+            fake(patched, [running(), running(name="demo-2")], time.time() - 3 * 3600)
+            await caller.tool("list_deployments")
+        destroyed = await caller.destroy("demo")
+    assert not destroyed.is_error, destroyed.text
+    assert "local/demo, 2 USD" not in destroyed.text
+    assert "local/demo-2, 2 USD" in destroyed.text

@@ -18,6 +18,14 @@ class UsageWatch:
     looked_at: float = 0.0
     idle: list[str] = field(default_factory=list)
 
+    def forget(self, where: str) -> None:
+        """Leave out a deployment that was changed since: the look no longer holds for it.
+
+        Args:
+            where: `target/name`.
+        """
+        self.idle = [said for said in self.idle if not said.startswith(f"{where},")]
+
     def warnings(self) -> list[str]:
         """One warning where the last look found something that nobody uses."""
         if not self.idle:

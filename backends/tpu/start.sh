@@ -20,6 +20,16 @@ fail() {
   exit 1
 }
 
+# What was stopped meanwhile has not failed; who stops it says so once the container has ended.
+ended() {
+  local try
+  for try in 1 2 3 4 5; do
+    [[ $(tail -n 1 "$STATE/phases") == *' stopped' ]] && exit 0
+    sleep 1
+  done
+  fail 'the container has ended'
+}
+
 again() { # TIMES SECONDS COMMAND...: until it succeeds
   local times=$1 pause=$2
   shift 2
@@ -114,8 +124,7 @@ for ((second = 0; second < START_PATIENCE; second++)); do
     phase ready
     exit 0
   fi
-  [ "$(docker inspect --format '{{.State.Running}}' "$CONTAINER" 2> /dev/null)" = true ] ||
-    fail 'the container has ended'
+  [ "$(docker inspect --format '{{.State.Running}}' "$CONTAINER" 2> /dev/null)" = true ] || ended
   sleep 1
 done
 fail 'it did not become ready in time'

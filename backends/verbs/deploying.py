@@ -349,6 +349,7 @@ async def _run(app: App, backend: RunsPlans, stored: StoredPlan, fresh: Plan) ->
         return await _run_in_background(app, stored)
     done = await run_steps(plan, lambda step: backend.run_step(plan, step))
     where = f"{plan.target}/{plan.name}"
+    app.usage.forget(where)
     call = f"(target={plan.target!r}, name={plan.name!r})"
     if plan.verb == "deploy":
         state, url, unknown = await _state_after(backend, plan.name)

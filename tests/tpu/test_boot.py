@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backends.tpu import start
 from backends.tpu.start import start_script
 from tests.support.cloud import Cloud
 from tests.support.processes import wait_for
@@ -82,3 +85,24 @@ def test_what_stops_a_boot_is_noted_down_in_the_words_of_what_failed(
     boot(zone)
     until(cloud, words)
     assert phases(cloud).splitlines()[-1].partition(" ")[2].startswith("failed: ")
+
+
+@pytest.mark.parametrize(
+    ("said", "last"), [("stopped", "stopped"), ("starting", "failed: the container has ended")]
+)
+def test_a_start_whose_container_was_stopped_meanwhile_has_not_failed(
+    tmp_path: Path, said: str, last: str
+) -> None:
+    phases = tmp_path / "var/lib/vllm-devops/phases"
+    phases.parent.mkdir(parents=True)
+    phases.write_text(f"1 starting\n2 {said}\n", encoding="utf-8")
+    script = (Path(start.__file__).parent / "start.sh").read_text(encoding="utf-8")
+    functions = script.partition("again() {")[0]
+    ran = subprocess.run(
+        ["bash", "-c", f"{functions}\nsleep() {{ :; }}\nended"],
+        env={"PATH": os.environ["PATH"], "VLLM_DEVOPS_HOST_ROOT": str(tmp_path)},
+        timeout=20,
+        check=False,
+    )
+    assert ran.returncode == (0 if said == "stopped" else 1)
+    assert phases.read_text(encoding="utf-8").splitlines()[-1].partition(" ")[2] == last
