@@ -21,7 +21,6 @@ from backends.core.errors import (
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.state import stamp
 from backends.knowledge.cloudrun import CloudRunProfile
-from backends.knowledge.cost import age_days
 
 if TYPE_CHECKING:
     from backends.cloudrun.logs import LogReader, Sight
@@ -276,6 +275,8 @@ class CloudRunLooking(Backend):
         self, region: str, cpu: float, memory_gib: float, zonal: bool, count: int = 1
     ) -> Price:
         """The price of `count` instances of a size, by its parts."""
+        from backends.clouds.google_prices import freshness
+
         rates = self.prices.rates(region, zonal=zonal)
         if rates is None:
             gpu = self.profile.gpu_type
@@ -284,11 +285,7 @@ class CloudRunLooking(Backend):
         gpu_hour, cpu_hour, gib_hour = (
             item.value * 3600 for item in (rates.gpu, rates.cpu, rates.memory)
         )
-        age = age_days(rates.gpu.date)
-        problem = f" ({self.prices.problem})" if self.prices.problem else ""
-        listed = (
-            "live price list" if rates.live else f"list price {age} days old, not read now{problem}"
-        )
+        listed = freshness(rates.gpu, live=rates.live, problem=self.prices.problem)
         return Price(
             usd_per_hour=round(rates.usd_per_hour(cpu, memory_gib) * count, 4),
             basis=f"while instances exist: GPU {gpu_hour:.4g} + {cpu:g} vCPU x {cpu_hour:.4g} + "

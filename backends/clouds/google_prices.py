@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from backends.core.errors import DevopsError
+from backends.knowledge.cost import age_days
 from backends.knowledge.facts import Fact
 
 if TYPE_CHECKING:
@@ -25,10 +26,21 @@ COMPUTE = "6F81-5844-456A"
 """Ids of services in the price list (DevOps servers of the reference repositories, 2026-11-30)."""
 
 _URL = "https://cloudbilling.googleapis.com/v1/services/{service}/skus"
+_FIELDS = (
+    "nextPageToken,skus(description,category/usageType,serviceRegions,"
+    "pricingInfo/pricingExpression(usageUnit,tieredRates))"
+)
 _KEPT_S = 6 * 3600.0
 _FAILED_S = 300.0
+# Compute Engine's list has tens of thousands of entries on many pages: nobody waits for all of it,
+# and what no target asks for is not kept.
+_READ_S = 90.0
+_WANTED: Mapping[str, re.Pattern[str]] = {
+    COMPUTE: re.compile(r"N1 Predefined|Tesla T4|V6e\b|PD Capacity", re.IGNORECASE)
+}
 _SECONDS = {"s": 1.0, "GiBy.s": 1.0, "min": 60.0, "h": 3600.0, "GiBy.h": 3600.0}
-"""Seconds of a usage unit."""
+_SECONDS["GiBy.mo"] = 730 * 3600.0
+"""Seconds of a usage unit; a month is 730 hours, as in our tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,40 +70,81 @@ class PriceList:
     def __init__(self, rest: GoogleRest) -> None:
         self._rest = rest
         self._kept: dict[str, tuple[float, tuple[Sku, ...]]] = {}
-        self._lock = asyncio.Lock()
+        self._reading: dict[str, tuple[float, asyncio.Task[None]]] = {}
         self.problem = ""
         """Why the list could not be read last; empty if it could."""
+
+    def kept(self, service: str) -> tuple[Sku, ...]:
+        """What is known of a service without asking; empty where nothing is.
+
+        Args:
+            service: Its id.
+        """
+        until, kept = self._kept.get(service, (0.0, ()))
+        return kept if time.monotonic() < until else ()
 
     async def skus(self, service: str, timeout_s: float) -> tuple[Sku, ...]:
         """All entries of a service, read at most every few hours; empty where it is not reached.
 
+        A list that takes longer than one call may wait is read on behind it, for the next call.
+
         Args:
             service: Its id.
-            timeout_s: Most seconds to wait for the list.
+            timeout_s: Most seconds to wait for the list, counted from when its reading began.
         """
-        async with self._lock:
-            until, kept = self._kept.get(service, (0.0, ()))
-            if time.monotonic() < until:
-                return kept
-            try:
-                async with asyncio.timeout(timeout_s):
-                    raw = await self._rest.pages(
-                        _URL.format(service=service),
-                        "Google's price list",
-                        "skus",
-                        {"pageSize": "5000", "currencyCode": "USD"},
-                    )
-            except TimeoutError:
-                self.problem = f"not answered within {timeout_s:.0f} s"
-            except DevopsError as error:
-                self.problem = f"{error.code}: {error.message}"
-            else:
-                self.problem = ""
-                read = tuple(sku for sku in map(_sku, raw) if sku is not None)
-                self._kept[service] = (time.monotonic() + _KEPT_S, read)
-                return read
-            self._kept[service] = (time.monotonic() + _FAILED_S, ())
-            return ()
+        until, kept = self._kept.get(service, (0.0, ()))
+        if time.monotonic() < until:
+            return kept
+        began, task = self._reading.get(service, (0.0, None))
+        if task is None or task.done():
+            began, task = time.monotonic(), asyncio.create_task(self._read(service))
+            self._reading[service] = (began, task)
+        left_s = max(0.0, began + timeout_s - time.monotonic())
+        done, _ = await asyncio.wait({task}, timeout=left_s)
+        if not done:
+            self.problem = f"not answered within {timeout_s:.0f} s"
+        return self.kept(service)
+
+    async def _read(self, service: str) -> None:
+        """Read the list and keep it; what goes wrong is said in `problem`, never raised."""
+        read: tuple[Sku, ...] = ()
+        try:
+            async with asyncio.timeout(_READ_S):
+                raw = await self._rest.pages(
+                    _URL.format(service=service),
+                    "Google's price list",
+                    "skus",
+                    {"pageSize": "5000", "currencyCode": "USD", "fields": _FIELDS},
+                )
+            wanted = _WANTED.get(service)
+            read = tuple(
+                sku
+                for sku in map(_sku, raw)
+                if sku is not None and (wanted is None or wanted.search(sku.description))
+            )
+        except TimeoutError:
+            self.problem = f"not answered within {_READ_S:.0f} s"
+        except DevopsError as error:
+            self.problem = f"{error.code}: {error.message}"
+        except (AttributeError, TypeError, ValueError) as error:
+            self.problem = f"answered what is no price list ({type(error).__name__})"
+        else:
+            self.problem = ""
+        self._kept[service] = (time.monotonic() + (_KEPT_S if read else _FAILED_S), read)
+
+
+def freshness(fact: Fact, *, live: bool, problem: str = "") -> str:
+    """How old a rate is, in words.
+
+    Args:
+        fact: The rate.
+        live: Whether the price list said it.
+        problem: Why the price list could not be read; empty if that is not known.
+    """
+    if live:
+        return "live price list"
+    why = f" ({problem})" if problem else ""
+    return f"list price {age_days(fact.date)} days old, not read now{why}"
 
 
 def rate(
@@ -104,12 +157,12 @@ def rate(
         region: Where.
         pattern: Searched in descriptions, whatever the case.
         without: What a description must not match.
-        usage: Its kind.
+        usage: Its kind; empty for any.
     """
     found = {
         sku.usd_per_s: sku
         for sku in skus
-        if sku.usage == usage
+        if usage in {"", sku.usage}
         and region in sku.regions
         and re.search(pattern, sku.description, re.IGNORECASE)
         and not (without and re.search(without, sku.description, re.IGNORECASE))

@@ -15,6 +15,7 @@ from backends.gce.zones import by_preference
 from backends.knowledge import gce
 
 if TYPE_CHECKING:
+    from backends.clouds.google_compute_prices import ComputePrices
     from backends.clouds.zone_memory import ZoneNote
     from backends.gce.looking import GceLooking
 
@@ -32,8 +33,10 @@ async def find_capacity(target: GceLooking, place: str | None) -> Capacity:
         InvalidInputError: `place` does not sell T4s.
         DevopsError: Quotas could not be asked.
     """
-    limits, selling = await asyncio.gather(
-        limits_of(target.api), or_problem(target.api.zones_with(gce.GPU_TYPE))
+    limits, selling, _ = await asyncio.gather(
+        limits_of(target.api),
+        or_problem(target.api.zones_with(gce.GPU_TYPE)),
+        target.prices.learn(),
     )
     silent: list[NotAsked] = []
     if isinstance(selling, DevopsError):
@@ -45,7 +48,11 @@ async def find_capacity(target: GceLooking, place: str | None) -> Capacity:
         raise InvalidInputError("place", f"sells no {gce.HARDWARE}.", allowed=regions)
     ordered = by_preference(zones, gce.DEFAULT_MACHINE, spot=False)
     memory = {how: target.memory.notes(f"T4 {how}") for how in _HOW}
-    places = [_place(zone, how, limits, memory[how].get(zone)) for zone in ordered for how in _HOW]
+    places = [
+        _place(zone, how, limits, memory[how].get(zone), target.prices)
+        for zone in ordered
+        for how in _HOW
+    ]
     able = [item for item in places if item.verdict == "can run"]
     short = sorted({item for found in places for item in found.short_of})
     best = able[0].place if able else ""
@@ -76,12 +83,14 @@ async def find_capacity(target: GceLooking, place: str | None) -> Capacity:
     )
 
 
-def _place(zone: str, how: str, limits: Limits, note: ZoneNote | None) -> Place:
+def _place(
+    zone: str, how: str, limits: Limits, note: ZoneNote | None, prices: ComputePrices
+) -> Place:
     spot = how == "spot"
     region = gce.region_of(zone)
     _, quota = limits.gpu_quota(region, spot=spot)
     short = limits.short_of(region, spot=spot, ssd_gib=gce.BOOT_DISK_GIB + gce.DATA_DISK_GIB)
-    rate = gce.machine_rate(zone, gce.DEFAULT_MACHINE, spot)
+    rate = prices.machine_rate(zone, gce.DEFAULT_MACHINE, spot)
     lately = note is not None and note.kind != "got"
     return Place(
         place=zone,

@@ -43,7 +43,7 @@ async def plan_stop(target: GceLooking, name: str, options: StopOptions) -> Plan
     live = {f"machine {name} in {machine.zone}": f"{machine.number}, {machine.status}"}
     if options.power_off:
         return await _plan_power_off(target, machine, disks, live)
-    now = rate_now(machine, disks)
+    now = rate_now(machine, disks, target.prices)
     price = f"{now:g} USD/h" if now is not None else "its full price"
     return Plan(
         verb="stop_serving",
@@ -73,7 +73,7 @@ async def _plan_power_off(
 ) -> Plan:
     project = await target.cloud.project()
     name = machine.name
-    held = disks_per_hour(machine, disks)
+    held = disks_per_hour(machine, disks, target.prices)
     sizes = " and ".join(f"{disk.name} ({disk.gib} GiB)" for disk in machine.disks)
     return Plan(
         verb="stop_serving",

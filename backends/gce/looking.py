@@ -48,16 +48,20 @@ class GceLooking(Backend):
     Attributes:
         cloud: The project.
         api: Its Compute Engine.
+        prices: Its rates.
         memory: What zones said lately.
     """
 
     def __init__(self, services: Services) -> None:
         from backends.clouds.google import GoogleCloud
+        from backends.clouds.google_compute_prices import ComputePrices
+        from backends.clouds.google_prices import PriceList
         from backends.clouds.zone_memory import ZoneMemory
 
         super().__init__(services)
         self.cloud = GoogleCloud(services)
         self.api = ComputeApi(self.cloud)
+        self.prices = ComputePrices(PriceList(self.cloud.rest))
         self.memory: ZoneMemory = ZoneMemory(services.state, TARGET)
         self._hosting: Hosting | None = None
         self._zones: dict[str, str] = {}
@@ -210,7 +214,7 @@ class GceLooking(Backend):
             model=str(machine.spec.get("model") or "") or None,
             managed=machine.managed,
             simulated=self.cloud.rehearsal,
-            usd_per_hour=rate_now(machine, disks),
+            usd_per_hour=rate_now(machine, disks, self.prices),
             created_at=_when(machine.created_at),
             note=note if judged.state == "ready" else f"{note}; {judged.words}",
         )
@@ -322,7 +326,7 @@ class GceLooking(Backend):
             phases=judged.phases,
             elapsed_s=judged.elapsed_s,
             expected_s=judged.expected_s,
-            usd_per_hour=rate_now(machine, disks) if machine is not None else 0.0,
+            usd_per_hour=rate_now(machine, disks, self.prices) if machine is not None else 0.0,
             created_at=_when(machine.created_at) if machine is not None else None,
             facts=_facts(machine) if machine is not None else {},
             error=judged.error,
@@ -403,7 +407,8 @@ class GceLooking(Backend):
             machine = await self.find(name)
         except NotFoundError:
             return None
-        return running_price(machine, await self.api.disks())
+        disks, _ = await asyncio.gather(self.api.disks(), self.prices.learn())
+        return running_price(machine, disks, self.prices)
 
     async def doctor(self) -> list[Check]:
         """gcloud, ssh, the login, the project and its APIs; each with the fix."""

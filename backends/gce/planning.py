@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from backends.clouds.google_facts import account_email
@@ -34,6 +35,7 @@ from backends.knowledge.checkpoints import Checkpoint, find_checkpoint
 from backends.knowledge.memory import Host, plan_memory
 
 if TYPE_CHECKING:
+    from backends.clouds.google_compute_prices import ComputePrices
     from backends.gce.looking import GceLooking
 
 
@@ -48,13 +50,14 @@ async def plan_deployment(target: GceLooking, spec: GceSpec) -> Plan:
         ApiDisabledError: An API is off.
     """
     full = resolved(spec)
-    world = await look(target.cloud, target.api, full)
+    world, _ = await asyncio.gather(look(target.cloud, target.api, full), target.prices.learn())
     _check_name(full, world)
     choice = choose(full, world, target.memory)
     full = full.model_copy(update={"zones": list(choice.zones)})
     figures, fit_warnings = _fit(full)
     zone = choice.zones[0]
-    price = price_of(full, zone, [gce.region_of(zone) not in world.nats] if full.nat else [])
+    new_nat = full.nat and gce.region_of(zone) not in world.nats
+    price = price_of(full, zone, target.prices, new_nat=new_nat)
     again = f" in which {data_disk(full.name)} is found again" if world.kept else ""
     where = zone if len(choice.zones) == 1 else f"{zone}, or where there is a T4 next"
     return Plan(
@@ -81,26 +84,28 @@ async def plan_deployment(target: GceLooking, spec: GceSpec) -> Plan:
     )
 
 
-def price_of(spec: GceSpec, zone: str, new_nat: list[bool] | None = None) -> Price:
+def price_of(spec: GceSpec, zone: str, prices: ComputePrices, *, new_nat: bool) -> Price:
     """What it costs per hour while the machine runs: machine, disks, way out."""
-    rate = gce.machine_rate(zone, spec.machine_type, spec.spot)
+    rate = prices.machine_rate(zone, spec.machine_type, spec.spot)
     if rate is None:
-        return Price(basis=f"no rate of a T4 in {zone} is in our tables")
+        return Price(basis=f"no rate of a T4 in {zone} is known")
+    region = gce.region_of(zone)
     disks = (
-        (gce.disk_usd_per_month(gce.BOOT_DISK_TYPE, spec.boot_disk_gib) or 0.0)
-        + (gce.disk_usd_per_month(gce.DATA_DISK_TYPE, spec.data_disk_gib) or 0.0)
+        (prices.disk_usd_per_month(region, gce.BOOT_DISK_TYPE, spec.boot_disk_gib) or 0.0)
+        + (prices.disk_usd_per_month(region, gce.DATA_DISK_TYPE, spec.data_disk_gib) or 0.0)
     ) / gce.HOURS_A_MONTH
     way = 0.0
     words = ""
     if spec.external:
         way = (gce.SPOT_ADDRESS_USD_PER_HOUR if spec.spot else gce.ADDRESS_USD_PER_HOUR).value
         words = f" + address {way:g}"
-    elif new_nat and any(new_nat):
+    elif new_nat:
         way = gce.NAT_USD_PER_HOUR.value
         words = f" + Cloud NAT {way:g} (and {gce.NAT_USD_PER_GIB.value:g} USD per GiB through it)"
     return Price(
         usd_per_hour=round(rate.machine + disks + way, 4),
-        basis=f"{zone}: {rate.basis} + disks {disks:.4f}{words} USD/h, used or not",
+        basis=f"{zone}: {rate.basis} + disks {disks:.4f}{words} USD/h, used or not; "
+        f"machine: {prices.freshness(rate.fact, live=rate.live)}",
         source=rate.fact.source,
         as_of=rate.fact.date,
     )

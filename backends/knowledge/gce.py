@@ -215,11 +215,13 @@ class Rate:
         machine: vCPUs, memory and GPU while it runs.
         basis: The parts, in words.
         fact: The part that its source and date are taken from.
+        live: Whether Google's price list said it just now.
     """
 
     machine: float
     basis: str
     fact: Fact
+    live: bool = False
 
 
 def machine_rate(zone: str, machine: str, spot: bool) -> Rate | None:
@@ -235,9 +237,23 @@ def machine_rate(zone: str, machine: str, spot: bool) -> Rate | None:
     if region is None or kind is None:
         return None
     gpu, vcpu = (region.gpu_spot, region.vcpu_spot) if spot else (region.gpu, region.vcpu)
-    total = gpu.value + kind.vcpus * vcpu.value
-    words = f"{'spot ' if spot else ''}{machine} {kind.vcpus * vcpu.value:.4f} + T4 {gpu.value:.4f}"
-    return Rate(round(total, 4), words, gpu)
+    return made_up(machine, spot, gpu, kind.vcpus * vcpu.value)
+
+
+def made_up(
+    machine: str, spot: bool, gpu: Fact, usd_per_hour: float, *, live: bool = False
+) -> Rate:
+    """A rate by its parts.
+
+    Args:
+        machine: The machine type.
+        spot: Whether on spot.
+        gpu: One T4, USD per hour.
+        usd_per_hour: The machine without it.
+        live: Whether Google's price list said both.
+    """
+    words = f"{'spot ' if spot else ''}{machine} {usd_per_hour:.4f} + T4 {gpu.value:.4f}"
+    return Rate(round(gpu.value + usd_per_hour, 4), words, gpu, live)
 
 
 def disk_usd_per_month(kind: str, gib: float) -> float | None:

@@ -23,11 +23,11 @@ from backends.knowledge.tpu import (
     SLICES,
     quota_id,
     region_of,
-    usd_per_chip_hour,
 )
 from backends.tpu.records import TpuRequest
 
 if TYPE_CHECKING:
+    from backends.clouds.google_compute_prices import ComputePrices
     from backends.tpu.looking import TpuLooking
 
 REFERENCE = "v6e-1"
@@ -66,11 +66,12 @@ async def find_capacity(target: TpuLooking, place: str | None) -> Capacity:
         raise InvalidInputError(
             "place", "is no zone or region of the TPU API.", allowed="e.g. us-east5-b or us-east5"
         )
-    sizes, on_demand, preemptible, world = await asyncio.gather(
+    sizes, on_demand, preemptible, world, _ = await asyncio.gather(
         target.api.sizes(zones),
         target.api.quota(ON_DEMAND_QUOTA),
         target.api.quota(PREEMPTIBLE_QUOTA),
         or_problem(target.world()),
+        target.prices.learn(),
     )
     silent = [
         NotAsked(target=f"{target.target} {zone}", error=answer)
@@ -87,7 +88,8 @@ async def find_capacity(target: TpuLooking, place: str | None) -> Capacity:
         ON_DEMAND_QUOTA: on_demand,
         PREEMPTIBLE_QUOTA: preemptible,
     }
-    items = _places(sizes, limits, requests, memory, used_known=not isinstance(world, DevopsError))
+    known = not isinstance(world, DevopsError)
+    items = _places(sizes, limits, requests, memory, target.prices, used_known=known)
     able = [item for item in items if item.verdict == "can run"]
     without = [zone for zone, answer in sizes.items() if answer == []]
     first = able[0].place if able else None
@@ -124,6 +126,7 @@ def _places(
     limits: Mapping[str, Mapping[str, float]],
     requests: Sequence[TpuRequest],
     memory: ZoneMemory,
+    prices: ComputePrices,
     *,
     used_known: bool,
 ) -> list[Place]:
@@ -141,7 +144,7 @@ def _places(
             used = used_chips(requests, zone, model)
             short = [] if used + 1 <= limit else [f"{quota}: {used:g} of {limit:g} chips used"]
             refused = _refusal(zone, model, notes[model].get(zone))
-            price = usd_per_chip_hour(model, zone)
+            price, _ = prices.chip_hour(model, zone)
             items.append(
                 Place(
                     place=zone,

@@ -99,7 +99,7 @@ async def plan_deployment(target: TpuLooking, spec: TpuSpec) -> Plan:
         full = full.model_copy(update={"max_model_len": length})
         notes += [why] if why else []
     fit = check_fit(full)
-    world = await _look(target, full)
+    world, _ = await asyncio.gather(_look(target, full), target.prices.learn())
     adopted = _check_name(target, full, world)
     zones, left_out, reasons = _zones(target, full, world)
     notes += [*fit.notes, *reasons]
@@ -408,7 +408,7 @@ def _dearest(target: TpuLooking, spec: TpuSpec, zones: list[str], first: Price) 
                if price.usd_per_hour is None]  # fmt: skip
     known = [price for price in prices if price.usd_per_hour is not None]
     if unknown or not known:
-        return Price(basis=f"no list price for {', '.join(unknown) or zones[0]} is in our tables")
+        return Price(basis=f"no rate for {', '.join(unknown) or zones[0]} is known")
     dearest = max(known, key=lambda price: price.usd_per_hour or 0.0)
     return dearest if dearest.usd_per_hour != first.usd_per_hour else first
 

@@ -21,7 +21,7 @@ from backends.core.errors import (
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.state import stamp
-from backends.knowledge.tpu import SLICES, usd_per_chip_hour
+from backends.knowledge.tpu import SLICES
 from backends.tpu.records import TARGET, TpuNode, TpuRequest
 
 if TYPE_CHECKING:
@@ -51,11 +51,14 @@ class TpuLooking(Backend):
 
     def __init__(self, services: Services) -> None:
         from backends.clouds.google import GoogleCloud
+        from backends.clouds.google_compute_prices import ComputePrices
+        from backends.clouds.google_prices import PriceList
         from backends.tpu.reading import TpuApi
 
         super().__init__(services)
         self.cloud = GoogleCloud(services)
         self.api = TpuApi(self.cloud)
+        self.prices = ComputePrices(PriceList(self.cloud.rest))
         self._sights: dict[str, Machine] = {}
         self._hosts: dict[tuple[str, int], SshHost] = {}
         self.tunnels: dict[str, set[str]] = {}
@@ -202,7 +205,7 @@ class TpuLooking(Backend):
         )
 
     def _orphan(self, node: TpuNode) -> Deployment:
-        price = usd_per_chip_hour("spot" if node.spot else "on-demand", node.zone)
+        price, _ = self.prices.chip_hour("spot" if node.spot else "on-demand", node.zone)
         chips = SLICES[node.size].chips if node.size in SLICES else 0
         running = node.state in {"READY", "CREATING", "STARTING", "RESTARTING", "REPAIRING"}
         rate = round(price.value * chips, 4) if price and chips and running else None
@@ -296,19 +299,20 @@ class TpuLooking(Backend):
 
     async def price(self, name: str) -> Price | None:
         """What the slice costs per hour while it exists."""
-        request = await self.find(name)
+        request, _ = await asyncio.gather(self.find(name), self.prices.learn())
         return self.slice_price(request.size, request.provisioning, request.zone)
 
     def slice_price(self, size: str, provisioning: str, zone: str) -> Price:
-        """The list price of a slice; without a number where none is known."""
-        rate = usd_per_chip_hour(provisioning, zone)
+        """The price of a slice as it is known now; without a number where none is."""
+        rate, live = self.prices.chip_hour(provisioning, zone)
         chips = SLICES[size].chips if size in SLICES else 0
         if rate is None or not chips:
-            return Price(basis=f"no list price of {size} {provisioning} in {zone} is in our tables")
+            return Price(basis=f"no rate of {size} {provisioning} in {zone} is known")
         return Price(
             usd_per_hour=round(rate.value * chips, 4),
             basis=f"{chips} x {rate.value:g} USD per chip-hour, {provisioning}, while the node "
-            "exists; nothing while it waits in the queue",
+            "exists; nothing while it waits in the queue; "
+            f"{self.prices.freshness(rate, live=live)}",
             source=rate.source,
             as_of=rate.date,
         )

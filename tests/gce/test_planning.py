@@ -65,11 +65,16 @@ async def test_a_plan_names_each_command_what_it_makes_and_what_it_costs(
     assert "35.235.240.0/20" in commands[1]
     assert "--host=127.0.0.1" in commands[-1].replace("--host 127", "--host=127")
     assert planned["price"]["usd_per_hour"] == pytest.approx(0.5722)
+    assert "live price list" in planned["price"]["basis"]
+    assert "Cloud Billing Catalog" in planned["price"]["source"]
     assert planned["depends_on"]["machine t4"] == "absent"
     assert _nothing_sent(cloud)
 
 
-async def test_spot_and_a_public_address_are_options(caller: Caller) -> None:
+async def test_spot_a_public_address_and_a_dated_price_without_the_price_list(
+    caller: Caller, cloud: Cloud
+) -> None:
+    cloud.fault(host="cloudbilling.googleapis.com", status=503, times=-1)
     spot = await _plan(caller, provisioning="spot", external=True)
     create = next(
         step["command"] for step in spot["steps"] if "instances create" in step["command"]
@@ -80,6 +85,7 @@ async def test_spot_and_a_public_address_are_options(caller: Caller) -> None:
     assert not [step for step in spot["steps"] if "routers" in step["command"]]
     assert "30 s notice" in " ".join(spot["warnings"])
     assert spot["price"]["usd_per_hour"] < 0.4
+    assert "days old, not read now" in spot["price"]["basis"]
 
 
 async def test_capacity_shows_quota_price_and_what_was_seen_when(

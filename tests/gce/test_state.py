@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from backends.clouds.google_compute_prices import ComputePrices
 from backends.gce.costs import disks_per_hour, rate_now, running_price
 from backends.gce.looking import worth_a_look
 from backends.gce.machines import Disk
@@ -20,6 +21,8 @@ INFO 11-30 12:00:00 [api_server.py:100] vLLM API server version 0.29.0
 INFO 11-30 12:06:00 [launcher.py:50] Starting vLLM API server on http://127.0.0.1:8000
 INFO:     Application startup complete.
 """
+
+TABLES = ComputePrices(None)
 
 
 def progress(text: str) -> StartupProgress:
@@ -167,16 +170,16 @@ def test_a_machine_that_is_off_costs_its_disks_only() -> None:
     data = Disk("t4-data", "us-west2-b", 250, "pd-balanced", {}, ("t4",), "")
     on, off = machine(), machine(status="TERMINATED")
     held = (32 * 0.17 + 250 * 0.10) / 730
-    assert disks_per_hour(on, [data]) == pytest.approx(held)
-    assert rate_now(off, [data]) == round(held, 4)
-    price = running_price(on, [data])
+    assert disks_per_hour(on, [data], TABLES) == pytest.approx(held)
+    assert rate_now(off, [data], TABLES) == round(held, 4)
+    price = running_price(on, [data], TABLES)
     assert price.usd_per_hour == pytest.approx(0.5241 + held, abs=2e-4)
     assert price.source
-    assert running_price(machine(zone="mars-west1-a"), []).usd_per_hour is None
+    assert running_price(machine(zone="mars-west1-a"), [], TABLES).usd_per_hour is None
 
 
 def test_a_public_address_and_spot_have_their_own_rates() -> None:
-    spot = running_price(machine(spot=True, external="34.1.2.3"), [])
+    spot = running_price(machine(spot=True, external="34.1.2.3"), [], TABLES)
     assert "address 0.0025" in spot.basis
     assert spot.usd_per_hour is not None
     assert spot.usd_per_hour < 0.26

@@ -56,6 +56,8 @@ async def test_quotas_that_cannot_be_read_are_an_error_and_not_none(
     assert refused.is_error
     planned = await plan(caller, zone="us-east5-b", provisioning="spot")
     assert any("Quotas were not checked" in warning for warning in planned.ok["warnings"])
+    assert "live price list" in planned.ok["price"]["basis"]
+    assert "Cloud Billing Catalog" in planned.ok["price"]["source"]
 
 
 @pytest.mark.parametrize(
@@ -184,11 +186,15 @@ async def test_a_run_of_flex_start_shows_what_is_left_of_it(
     assert "10.0 h left" in item["note"]
 
 
-async def test_the_manifest_for_gke_comes_with_the_plan(cloud: Cloud, caller: Caller) -> None:
+async def test_the_manifest_for_gke_and_a_dated_price_come_with_the_plan(
+    cloud: Cloud, caller: Caller
+) -> None:
+    cloud.fault(host="cloudbilling.googleapis.com", status=503, times=-1)
     planned = await caller.tool(
         "plan_deployment", target=TARGET, format="gke", options={"zone": "us-east5-b"}
     )
     assert "google.com/tpu" in planned.ok["document"]
+    assert "days old, not read now" in planned.ok["price"]["basis"]
 
 
 async def test_checkpoints_are_listed_and_inspected(cloud: Cloud, caller: Caller) -> None:

@@ -1,4 +1,4 @@
-"""Cloud Billing API: whether billing is on, and the price list of Cloud Run."""
+"""Cloud Billing API: whether billing is on, and price lists of Cloud Run and Compute Engine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from backends.rehearsal.cloud.catalogue import (
     MEMORY_USD_PER_GIB_S,
     REGIONS,
 )
+from backends.rehearsal.cloud.compute.price_list import compute_entries
 from backends.rehearsal.cloud.web import Api, ApiError, Json, Request, page
 
 if TYPE_CHECKING:
@@ -20,20 +21,36 @@ CLOUD_RUN = "152E-C115-5142"
 COMPUTE = "6F81-5844-456A"
 
 _SERVICES = {CLOUD_RUN: "Cloud Run", COMPUTE: "Compute Engine"}
+_UNITS = {
+    "s": "second",
+    "h": "hour",
+    "GiBy.s": "gibibyte second",
+    "GiBy.h": "gibibyte hour",
+    "GiBy.mo": "gibibyte month",
+}
 
 
-def _sku(number: int, description: str, regions: list[str], unit: str, usd: float) -> Json:
+def _sku(
+    number: int,
+    description: str,
+    regions: list[str],
+    unit: str,
+    usd: float,
+    *,
+    service: str = CLOUD_RUN,
+    usage: str = "OnDemand",
+) -> Json:
     nanos = round(usd * 1e9)
     sku = f"{number:04X}-REHE-ARSE"
     return {
-        "name": f"services/{CLOUD_RUN}/skus/{sku}",
+        "name": f"services/{service}/skus/{sku}",
         "skuId": sku,
         "description": description,
         "category": {
-            "serviceDisplayName": "Cloud Run",
-            "resourceFamily": "ApplicationServices",
+            "serviceDisplayName": _SERVICES[service],
+            "resourceFamily": "ApplicationServices" if service == CLOUD_RUN else "Compute",
             "resourceGroup": "Compute",
-            "usageType": "OnDemand",
+            "usageType": usage,
         },
         "serviceRegions": regions,
         "pricingInfo": [
@@ -42,8 +59,8 @@ def _sku(number: int, description: str, regions: list[str], unit: str, usd: floa
                 "summary": "",
                 "pricingExpression": {
                     "usageUnit": unit,
-                    "usageUnitDescription": "second" if unit == "s" else "gibibyte second",
-                    "baseUnit": "s" if unit == "s" else "By.s",
+                    "usageUnitDescription": _UNITS[unit],
+                    "baseUnit": "By.s" if unit.startswith("GiBy") else "s",
                     "displayQuantity": 1,
                     "tieredRates": [
                         {
@@ -84,6 +101,21 @@ def _skus() -> list[Json]:
     return skus
 
 
+def _compute_skus() -> list[Json]:
+    return [
+        _sku(
+            number,
+            entry.description,
+            [entry.region],
+            entry.unit,
+            entry.usd,
+            service=COMPUTE,
+            usage=entry.usage,
+        )
+        for number, entry in enumerate(compute_entries(), start=0x1000)
+    ]
+
+
 def api(cloud: Cloud) -> Api:
     """The API."""
     world = cloud.world
@@ -108,7 +140,7 @@ def api(cloud: Cloud) -> Api:
     def skus(request: Request, service: str) -> Json:
         if service not in _SERVICES:
             raise ApiError(404, f"Service services/{service} not found.")
-        listed = _skus() if service == CLOUD_RUN else []
+        listed = _skus() if service == CLOUD_RUN else _compute_skus()
         return page(request, listed, "skus", default=5000)
 
     made = Api("cloudbilling.googleapis.com", "Cloud Billing API", always_on=True)
