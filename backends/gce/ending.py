@@ -62,7 +62,8 @@ async def plan_stop(target: GceLooking, name: str, options: StopOptions) -> Plan
         live=live,
         price=Price(usd_per_hour=now, basis="the machine runs on, whether it serves or not"),
         keeps_billing=[
-            f"The machine goes on at {price}: stop_serving(..., options={{'power_off': true}}) "
+            f"The machine goes on at {price}: stop_serving(target={TARGET!r}, "
+            f"name={name!r}, options={{'power_off': true}}) "
             "stops that too."
         ],
     )

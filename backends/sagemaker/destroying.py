@@ -79,7 +79,8 @@ async def plan_destroy(target: SageMakerLooking, name: str, options: SageMakerEn
         verb="destroy",
         target=target.target,
         name=name,
-        summary=f"{what} {target.at(name)} in {region} with {len(configs)} configurations"
+        summary=f"{what} {target.at(name)} in {region} with {len(configs)} "
+        + ("configuration" if len(configs) == 1 else "configurations")
         + (" and the role that was made for it." if options.role else "."),
         spec={"region": region},
         steps=steps,

@@ -268,7 +268,11 @@ async def plan_stop(target: TpuLooking, name: str, options: TpuStopOptions) -> P
         target=target.target,
         name=name,
         summary=f"stop serving {target.at(name)}"
-        + (" and its machine." if options.machine else f" on {request.hosts} host(s)."),
+        + (
+            " and its machine."
+            if options.machine
+            else f" on {request.hosts} host{'s' if request.hosts > 1 else ''}."
+        ),
         spec={"zone": request.zone},
         steps=steps,
         live={f"request {request.key}": request.state},
