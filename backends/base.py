@@ -32,6 +32,7 @@ from backends.core.answers import (
 )
 from backends.core.errors import ConflictError, InvalidInputError, NotFoundError, NotSupportedError
 from backends.core.plans import Plan, Step
+from backends.core.render import clip
 
 if TYPE_CHECKING:
     from backends.core.operations import Operations
@@ -157,6 +158,32 @@ class Backend(abc.ABC):
         """
         del name
         return None
+
+    def newest_lines(
+        self, name: str, lines: Sequence[str], *, source: str, sources: Sequence[str], of: str = ""
+    ) -> LogsAnswer:
+        """What `get_logs` answers with.
+
+        Args:
+            name: The deployment.
+            lines: The lines, newest last; the oldest are cut off where they are too long.
+            source: Which log they are of.
+            sources: Which logs there are.
+            of: What more there is to say of the log, as it follows its name in a sentence.
+        """
+        text, cut = clip("\n".join(lines))
+        what = f"The last {len(lines)} lines" if lines else "No lines yet"
+        return LogsAnswer(
+            summary=f"{what} of {self.at(name)}, source {source}{of}.",
+            target=self.target,
+            name=name,
+            source=source,
+            sources=list(sources),
+            lines=len(lines),
+            text=text,
+            cut_chars=cut,
+            next_steps=[f"Cut {cut} older characters: ask for fewer lines."] if cut else [],
+        )
 
     async def price(self, name: str) -> Price | None:
         """What it costs per hour while it serves, for cost figures. None where unknown."""

@@ -38,7 +38,6 @@ from backends.core.answers import (
 )
 from backends.core.errors import DevopsError
 from backends.core.plans import Plan, Step
-from backends.core.render import clip
 from backends.core.state import stamp
 from backends.knowledge.cloudrun import L4, RTX6000, CloudRunProfile
 
@@ -227,23 +226,13 @@ class CloudRunBackend(
         service = await self.find(name)
         chosen = source or "container"
         entries, span = await self.log_reader.lines(service.region, name, chosen, lines)
-        newest = entries[-lines:]
-        text, cut = clip("\n".join(entry.shown() for entry in newest))
-        hours = span.total_seconds() / 3600
-        what = f"The last {len(newest)} lines" if newest else "No lines"
-        answer = LogsAnswer(
-            summary=f"{what} of {self.at(name)}, source {chosen}, of the last {hours:g} hours.",
-            target=self.target,
-            name=name,
+        return self.newest_lines(
+            name,
+            [entry.shown() for entry in entries[-lines:]],
             source=chosen,
             sources=list(SOURCES),
-            lines=len(newest),
-            text=text,
-            cut_chars=cut,
+            of=f", of the last {span.total_seconds() / 3600:g} hours",
         )
-        if cut:
-            answer.next_steps = [f"Cut {cut} older characters: ask for fewer lines."]
-        return answer
 
     @classmethod
     def failure_signatures(cls) -> Sequence[Signature]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from backends.core.answers import LogsAnswer
 from backends.core.errors import ConflictError, InvalidInputError
-from backends.core.render import clip
 
 if TYPE_CHECKING:
     from backends.gce.looking import GceLooking
@@ -35,22 +34,13 @@ async def read(target: GceLooking, name: str, source: str | None, lines: int) ->
     if chosen not in SOURCES:
         raise InvalidInputError("source", "is unknown.", allowed=", ".join(SOURCES))
     text = await _text(target, machine, chosen, lines)
-    kept = text.splitlines()[-lines:]
-    shown, cut = clip("\n".join(kept))
-    what = f"The last {len(kept)} lines" if kept else "No lines yet"
-    answer = LogsAnswer(
-        summary=f"{what} of {target.at(name)}, source {chosen}: {SOURCES[chosen]}.",
-        target=target.target,
-        name=name,
+    return target.newest_lines(
+        name,
+        text.splitlines()[-lines:],
         source=chosen,
         sources=list(SOURCES),
-        lines=len(kept),
-        text=shown,
-        cut_chars=cut,
+        of=f": {SOURCES[chosen]}",
     )
-    if cut:
-        answer.next_steps = [f"Cut {cut} older characters: ask for fewer lines."]
-    return answer
 
 
 async def _text(target: GceLooking, machine: Machine, source: str, lines: int) -> str:

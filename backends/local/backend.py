@@ -20,7 +20,6 @@ from backends.core.errors import (
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US, check_name
 from backends.core.plans import Plan, Step, describe
-from backends.core.render import clip
 from backends.core.state import stamp
 from backends.local.engines import (
     HOST,
@@ -297,25 +296,16 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
         path = paths[chosen]
         read = await asyncio.to_thread(_newest, path) if path.exists() else []
         kept = [line for line in read if not _PROBE.search(line)]
-        newest = kept[-lines:]
-        probes = len(read) - len(kept)
-        text, cut = clip("\n".join(newest))
-        what = f"The last {len(newest)} lines" if newest else "No lines yet"
-        answer = LogsAnswer(
-            summary=f"{what} of {self._at(name)}, source {chosen} ({path}).",
-            target=self.target,
-            name=name,
+        answer = self.newest_lines(
+            name,
+            kept[-lines:],
             source=chosen,
             sources=[key for key, file in paths.items() if file.exists()],
-            lines=len(newest),
-            probe_lines_left_out=probes,
-            text=text,
-            cut_chars=cut,
+            of=f" ({path})",
         )
-        if cut:
-            answer.next_steps = [
-                f"Cut {cut} older characters: ask for fewer lines, or read {path}."
-            ]
+        answer.probe_lines_left_out = len(read) - len(kept)
+        if answer.cut_chars:
+            answer.next_steps = [f"{answer.next_steps[0].rstrip('.')}, or read {path}."]
         return answer
 
     async def models(self) -> list[ModelEntry]:

@@ -33,7 +33,6 @@ from backends.core.answers import (
 )
 from backends.core.errors import ConflictError, NotFoundError
 from backends.core.plans import Plan, Step
-from backends.core.render import clip
 from backends.sagemaker.destroying import SageMakerEnd
 from backends.sagemaker.looking import SageMakerLooking
 from backends.sagemaker.spec import SageMakerSpec
@@ -183,22 +182,13 @@ class SageMakerBackend(
                 "it waits for capacity, or the image could not be started.",
                 next_action=status.next_steps[0] if status.next_steps else "Call get_status.",
             ) from error
-        text, cut = clip("\n".join(entry.shown(of_several=streams > 1) for entry in entries))
-        what = f"The last {len(entries)} lines" if entries else "No lines"
-        answer = LogsAnswer(
-            summary=f"{what} of {self.at(name)}, source {chosen}, of {log_group(name)} in "
-            f"{deployed.region}.",
-            target=self.target,
-            name=name,
+        return self.newest_lines(
+            name,
+            [entry.shown(of_several=streams > 1) for entry in entries],
             source=chosen,
             sources=list(SOURCES),
-            lines=len(entries),
-            text=text,
-            cut_chars=cut,
+            of=f", of {log_group(name)} in {deployed.region}",
         )
-        if cut:
-            answer.next_steps = [f"Cut {cut} older characters: ask for fewer lines."]
-        return answer
 
     @classmethod
     def failure_signatures(cls) -> Sequence[Signature]:

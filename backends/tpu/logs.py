@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from backends.core.answers import LogsAnswer
 from backends.core.errors import ConflictError, InvalidInputError, NotFoundError
 from backends.core.masking import mask
-from backends.core.render import clip
 from backends.knowledge.tpu import CONTAINER
 from backends.tpu.advice import misleading
 from backends.tpu.sight import STATE_FOLDER
@@ -63,24 +62,14 @@ async def read_logs(target: TpuLooking, name: str, source: str | None, lines: in
     found, note = await readers.get(
         plain, lambda: _from_host(target, request, plain, worker, wanted)
     )()
-    newest = found[-wanted:]
-    text, cut = clip(mask("\n".join(newest)))
-    which = f"{plain} of worker {worker}" if request.hosts > 1 else plain
-    answer = LogsAnswer(
-        summary=f"The last {len(newest)} lines of {target.at(name)}, source {which}{note}."
-        if newest
-        else f"No lines of {target.at(name)}, source {which}{note}.",
-        target=target.target,
-        name=name,
+    answer = target.newest_lines(
+        name,
+        mask("\n".join(found[-wanted:])).splitlines(),
         source=plain,
         sources=_sources(request),
-        lines=len(newest),
-        text=text,
-        cut_chars=cut,
-        warnings=misleading(text),
+        of=f"{f' of worker {worker}' if request.hosts > 1 else ''}{note}",
     )
-    if cut:
-        answer.next_steps = [f"Cut {cut} older characters: ask for fewer lines."]
+    answer.warnings = misleading(answer.text)
     return answer
 
 
