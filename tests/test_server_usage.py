@@ -145,3 +145,17 @@ async def test_what_was_destroyed_is_no_longer_called_idle(
     assert not destroyed.is_error, destroyed.text
     assert "local/demo, 2 USD" not in destroyed.text
     assert "local/demo-2, 2 USD" in destroyed.text
+
+
+async def test_a_look_at_one_target_does_not_forget_what_others_cost(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(state_dir, idle_minutes=60)
+    fake(monkeypatch, [running()], time.time() - 3 * 3600)
+    app.usage.idle = ["gce-t4/one, 0.5 USD/h: it has failed", "local/gone, 1 USD/h: it has failed"]
+    async with connected(app) as caller:
+        one = await caller.tool("list_deployments", target="local")
+        assert "gce-t4/one" in one.text
+        assert "local/gone" not in one.text
+        whole = await caller.tool("list_deployments")
+    assert "gce-t4/one" not in whole.text

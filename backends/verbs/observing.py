@@ -109,7 +109,7 @@ async def list_deployments(
         found = await gather_deployments(app, app.targets)
     skipped = {entry.target for entry in found.not_set_up}
     asked = [name for name in ((target,) if target else app.targets) if name not in skipped]
-    savings = await add_usage(app, found.items)
+    savings = await add_usage(app, found.items, target)
     items, next_cursor = page(found.items, limit, cursor)
     unknown = [f"{item.target}/{item.name}" for item in found.items if item.usd_per_hour is None]
     cost = None if found.silent else sum(item.usd_per_hour or 0 for item in found.items)

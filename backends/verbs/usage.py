@@ -23,18 +23,22 @@ _HOUR_S = 3600.0
 _LOOKED_BACK_H = 24.0
 
 
-async def add_usage(app: App, items: Sequence[Deployment]) -> list[Saving]:
+async def add_usage(
+    app: App, items: Sequence[Deployment], target: str | None = None
+) -> list[Saving]:
     """Fill in last requests and cost since the start; say what could be saved.
 
     Args:
         app: The application.
         items: All that was found; filled in here.
+        target: The only target that was looked at; what was seen of others before still holds.
     """
     running = [item for item in items if item.usd_per_hour]
     await asyncio.gather(*(_ask(app, item) for item in running[:_MOST_ASKED]))
     idle_s = app.settings.idle_minutes * 60
     savings: list[Saving] = []
-    app.usage.looked_at, app.usage.idle = time.monotonic(), []
+    others = [said for said in app.usage.idle if not said.startswith(f"{target}/")]
+    app.usage.looked_at, app.usage.idle = time.monotonic(), others if target else []
     for item in running:
         _since_start(item)
         why = _why_save(item, idle_s)
