@@ -260,6 +260,8 @@ class Hosting:
             words=words,
             cause=cause,
             fix=fix,
+            restarted=engine.facts.get("reason") == "machine_restarted",
+            unit=str(engine.facts.get("unit") or ""),
         )
 
     async def _preparing(self, machine: Machine) -> Preparing:
@@ -286,7 +288,8 @@ class Hosting:
             return Preparing("done", number, len(names), step)
         if last.get("state") == "failed":
             words = str(last.get("words") or last.get("error") or "")
-            found = signature_of(words)
+            # The program there does not know its machine's name; the table has whole calls.
+            found = signature_of(f"{last.get('error', '')}\n{words}")
             told = found.explained(TARGET, machine.name) if found else ("", "")
             return Preparing(
                 "failed",
@@ -294,8 +297,8 @@ class Hosting:
                 len(names),
                 step,
                 words=f"{last.get('error', '')}\n{words}".strip(),
-                cause=str(last.get("cause") or told[0]),
-                fix=str(last.get("next_action") or told[1]),
+                cause=told[0] or str(last.get("cause") or ""),
+                fix=told[1] or str(last.get("next_action") or ""),
             )
         # After a restart the machine goes on by itself, as no job of ours.
         going_on = job.state == "running" or await under_way(await self.host(machine))

@@ -48,6 +48,8 @@ class EngineSight:
         words: The last lines of one that died, or the kernel's words about it.
         cause: Why.
         fix: What mends it.
+        restarted: Whether it ended because the machine restarted.
+        unit: What systemd then says of the unit that serves after a boot; empty where none is.
     """
 
     state: EngineState = "absent"
@@ -58,6 +60,8 @@ class EngineSight:
     words: str = ""
     cause: str = ""
     fix: str = ""
+    restarted: bool = False
+    unit: str = ""
 
 
 @dataclass(frozen=True)

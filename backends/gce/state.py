@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # A machine that has just been switched on does not answer ssh yet.
 BOOT_PATIENCE_S = 300.0
+# What systemd says of a unit that has its start before it, or is at it.
+_COMING = {"inactive", "activating"}
 _PHASE_WORD = re.compile(r"^(?:creating|booting|preparing|loading): ")
 _STEP = re.compile(r"preparing \((\d+) of (\d+)\): (.*)")
 
@@ -114,7 +116,7 @@ def _on(machine: Machine, sight: HostSight, operation: Operation | None, now_s: 
         return _unprepared(machine, preparing)
     if engine.state == "died":
         return _died(machine, engine)
-    return _idle(machine, preparing, operation)
+    return _idle(machine, sight, operation, now_s)
 
 
 def _unprepared(machine: Machine, preparing: Preparing) -> Judgement:
@@ -159,13 +161,29 @@ def _switched_off(machine: Machine, preempted: bool) -> Judgement:
     )
 
 
-def _idle(machine: Machine, preparing: Preparing, operation: Operation | None) -> Judgement:
+def _idle(
+    machine: Machine, sight: HostSight, operation: Operation | None, now_s: float
+) -> Judgement:
+    if sight.engine.restarted and sight.engine.unit in _COMING:
+        words = "the machine has restarted, and its systemd unit starts vLLM"
+        return _under_way("booting", machine, operation, now_s, words)
     start = f"start_serving(target={TARGET!r}, name={machine.name!r})"
     warnings: tuple[str, ...] = ()
     if operation is not None and operation.state in {"failed", "cancelled"}:
         said = str(operation.status.get("error") or "it was stopped")
         warnings = (f"The work on it ended early ({operation.id}): {said}",)
-    if preparing.state == "absent":
+    if sight.engine.restarted:
+        unit = sight.engine.unit
+        return Judgement(
+            "stopped",
+            "runs and is paid for; the machine has restarted, and no vLLM runs on it since",
+            cause=f"Its systemd unit is {unit}, and yet nothing serves."
+            if unit
+            else "A restart ends vLLM; only with options.start_at_boot it comes back by itself.",
+            fix=start,
+            warnings=warnings,
+        )
+    if sight.preparing.state == "absent":
         return Judgement(
             "stopped",
             "runs and is paid for, but is not prepared yet",

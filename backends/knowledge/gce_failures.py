@@ -10,6 +10,13 @@ from backends.knowledge.signatures import Signature, first_found, signature
 
 _ARTICLE = "GCE T4 article"
 
+# Parts of answers, as templates: `{{` stays for the template.
+_ANEW = "prepare_host(target='{target}', name='{name}', options={{'upgrade': true}})"
+_AGAIN = (
+    "destroy(target='{target}', name='{name}') keeps the data disk with packages and weights; then "
+    "plan_deployment(target='{target}', name='{name}'"
+)
+
 # The first that matches counts.
 SIGNATURES: tuple[Signature, ...] = (
     signature(
@@ -79,41 +86,41 @@ SIGNATURES: tuple[Signature, ...] = (
         "gce_cudart",
         r"ImportError: libcudart\.so\.\d+",
         "vLLM for CUDA was installed beside a torch for the CPU.",
-        "prepare_host(target='{target}', name='{name}') installs torch for cu130 with it.",
+        _ANEW + " installs them anew, torch with CUDA, then start_serving.",
         source=_ARTICLE,
     ),
     signature(
         "gce_cudnn",
         r"ImportError: libcudnn\.so\.\d+",
         "torch's own dependencies were left out (pip --no-deps).",
-        "prepare_host(target='{target}', name='{name}') installs them.",
+        _ANEW + " installs them, then start_serving.",
         source=_ARTICLE,
     ),
     signature(
         "gce_old_vllm",
         r"AmbiguousGlobalPerLayerAttributeError",
         "vLLM 0.26 cannot read Gemma 4's head sizes, which differ by layer.",
-        "prepare_host(target='{target}', name='{name}') with vLLM 0.27.2 or newer.",
+        _AGAIN + ", options={{'vllm': '0.29.0'}}): 0.27.2 or newer reads them.",
         source=_ARTICLE,
     ),
     signature(
         "gce_fastsafetensors",
         r"framework hinted GPU runtime 'libcudart\.so' but no GPU was found",
         "The fastsafetensors loader does not find this GPU.",
-        "Serve with the default loader: leave --load-format out of options.extra_args.",
+        _AGAIN + ") without --load-format in options.extra_args: the default loader works.",
         source=_ARTICLE,
     ),
     signature(
         "gce_no_kernel",
         r"no kernel image is available for execution on the device",
         "The installed wheels were built without sm_75 (Turing).",
-        "prepare_host(target='{target}', name='{name}') with the option upgrade=true installs them "
-        "anew and checks their list; extra_index_url names an index that has sm_75.",
+        _ANEW + " installs them anew and checks their list; the option extra_index_url names an "
+        "index that has sm_75. Then start_serving.",
         source=_ARTICLE,
     ),
     signature(
         "gce_tmp_full",
-        r"No space left on device.{0,80}/tmp|/tmp\b.{0,80}No space left on device",
+        r"No space left on device.{0,80}(?<!\w)/tmp\b|(?<!\w)/tmp\b.{0,80}No space left on device",
         "The folder for temporary files is in memory (3.9 GB), and what pip unpacks is larger.",
         "prepare_host(target='{target}', name='{name}') uses a TMPDIR on the data disk.",
         source=_ARTICLE,
@@ -121,10 +128,31 @@ SIGNATURES: tuple[Signature, ...] = (
     signature(
         "gce_no_driver",
         r"NVIDIA-SMI has failed|nvidia-smi: (?:command )?not found|couldn't communicate with the "
-        r"NVIDIA driver",
+        r"NVIDIA driver|nvidia-smi does not see a GPU|driver is installed but not loaded",
         "The driver is not installed, or not built for the running kernel.",
         "prepare_host(target='{target}', name='{name}') installs headers and driver and reboots.",
         source=_ARTICLE,
+    ),
+    signature(
+        "gce_torch_cpu",
+        r"torch \S+\+cpu, which has no CUDA|torch \(CUDA \S+\) does not see a GPU",
+        "pip took a torch without CUDA, or one that the driver is too old for.",
+        _ANEW + " installs it anew; with the option "
+        "extra_index_url='https://download.pytorch.org/whl/cu130' from torch's CUDA builds.",
+    ),
+    signature(
+        "gce_clamp_unknown",
+        r"is not built as expected, so it was not changed|This vLLM has no v1/attention",
+        "This vLLM's attention kernel differs from those the clamp is known for.",
+        "prepare_host(target='{target}', name='{name}', options={{'vllm': 'vllm==0.29.0'}}) "
+        "installs one it is known for, then start_serving.",
+    ),
+    signature(
+        "gce_disk_full",
+        r"There is not enough room:|\[Errno 28\] No space left on device",
+        "The data disk, or the disk that packages go to, is full.",
+        "destroy(target='{target}', name='{name}', options={{'data_disk': true}}), then "
+        "plan_deployment(target='{target}', name='{name}', options={{'data_disk_gib': 400}}).",
     ),
     signature(
         "gce_act_as",

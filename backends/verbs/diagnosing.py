@@ -277,7 +277,8 @@ def _from_state(answer: Diagnosis, status: Status, metrics: ServingMetrics | Non
             ),
         )
     if status.state in {"scaled_to_zero", "stopped"}:
-        why = "The next request starts it." if status.state == "scaled_to_zero" else "By request."
+        asleep = status.state == "scaled_to_zero"
+        why = status.error_cause or ("The next request starts it." if asleep else "By request.")
         answer.harmless.insert(
             0,
             Finding(

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.hosts.conftest import grounds
 from tests.support.clients import Caller, connected, make_app
 from tests.support.cloud import Cloud, as_good_as_new, running_cloud
 
 TARGET = "gce-t4"
+__all__ = ["grounds"]
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,7 @@ async def _end(caller: Caller, verb: str, **options: object) -> tuple[Reply, Rep
 
 
 async def _deploy(caller: Caller) -> Reply:
-    planned = await caller.tool("plan_deployment", **ON)
+    planned = await caller.tool("plan_deployment", **ON, options={"start_at_boot": True})
     assert not planned.is_error, planned.text
     began = time.monotonic()
     deployed = await caller.tool("deploy", **ON, plan_id=planned.plan_id)
@@ -79,11 +79,19 @@ async def test_from_the_plan_to_the_end(caller: Caller, cloud: Cloud) -> None:
 
     await _measured_beside_the_engine(caller)
 
-    # It restarts under us, and the kernel kills the first engine after that.
+    # It restarts under us, and its unit brings the server back; nobody is asked.
+    before = told.structured["host"]["boot"]
     at = "https://compute.googleapis.com/compute/v1/projects/vllm-rehearsal/zones/us-west2-b"
     cloud.google("POST", f"{at}/instances/t4/reset")
+    await _until(caller, "ready")
+    told = await caller.tool("get_status", **ON, detail=True)
+    assert told.structured["host"]["boot"] != before
+    answer = await caller.tool("query_model", **ON, prompt="Hello", max_tokens=8)
+    assert not answer.is_error, answer.text
+
+    # The kernel kills the next engine.
     cloud.fault(kind="host", fault="oom", times=1)
-    started = await caller.tool("start_serving", **ON)
+    started = await caller.tool("start_serving", **ON, restart=True)
     assert not started.is_error, started.text
     killed = (await _until(caller, "failed"))[-1].structured
     assert "Out of memory: Killed process" in killed["error"]

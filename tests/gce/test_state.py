@@ -149,6 +149,25 @@ def test_a_machine_nobody_works_on_says_that_it_is_paid_for_and_how_to_go_on(
     assert "host_unreachable: it is gone" in found.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("unit", "state", "words"),
+    [
+        ("", "stopped", "the machine has restarted, and no vLLM runs"),
+        ("failed", "stopped", "the machine has restarted, and no vLLM runs"),
+        ("inactive", "starting", "its systemd unit starts vLLM"),
+        ("activating", "starting", "its systemd unit starts vLLM"),
+    ],
+)
+def test_after_a_restart_its_unit_is_waited_for_where_there_is_one(
+    unit: str, state: str, words: str
+) -> None:
+    engine = EngineSight("stopped", restarted=True, unit=unit)
+    found = judged(HostSight(preparing=Preparing("done"), engine=engine))
+    assert found.state == state
+    assert words in found.words
+    assert (unit or "start_at_boot") in str(found.cause) or state == "starting"
+
+
 def test_a_preparation_that_nobody_follows_says_so() -> None:
     found = judged(HostSight(preparing=Preparing("running", 7, 9, "vllm")))
     assert found.words == "preparing: step 7 of 9: vllm"

@@ -22,7 +22,7 @@ from pathlib import Path
 from . import clamp
 from .disks import DataDisk, Swap, active_swap
 from .driver import gpu_query
-from .packages import kernel_file, python_env, read_clamp
+from .packages import Unit, kernel_file, python_env, read_clamp
 from .settings import Settings
 from .step import Step
 from .system import (
@@ -241,12 +241,19 @@ def status() -> Json:
     if killed:
         found.update(state="failed", reason="oom_kill", oom=killed)
     elif engine.get("boot") != boot_id():
-        found.update(state="stopped", reason="machine_restarted")
+        found.update(state="stopped", reason="machine_restarted", unit=_unit_state())
     elif stopping >= float(engine["started_at"]):
         found.update(state="stopped", reason="stopped")
     else:
         found.update(state="failed", reason="exited" if ended else "killed")
     return found
+
+
+def _unit_state() -> str:
+    """What systemd says of the unit that serves after a boot; empty where there is none."""
+    if run(["systemctl", "is-enabled", Unit.unit]).out.strip() != "enabled":
+        return ""
+    return run(["systemctl", "is-active", Unit.unit]).out.strip()
 
 
 def running_pid() -> int | None:

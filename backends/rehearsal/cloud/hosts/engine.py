@@ -31,6 +31,15 @@ _OUT_OF_SHARED_MEMORY = (
 )
 
 
+_OLD = (
+    "transformers.configuration_utils.AmbiguousGlobalPerLayerAttributeError: 'head_dim' is a "
+    "per-layer attribute\n"
+)
+_NO_KERNEL = (
+    "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device\n"
+)
+
+
 def main(argv: list[str]) -> int:
     """Play it; returns the exit code where it does not become the simulator."""
     machine = Machine.here()
@@ -38,6 +47,9 @@ def main(argv: list[str]) -> int:
     command = parse_vllm(argv, os.environ)
     version = os.environ.get("REHEARSAL_VLLM_VERSION", "0.30.0")
     _say(_FIRST.format(version=version, model=command.model or "?"))
+    if _numbers(version) < (0, 27) and "gemma-4" in command.model.lower():
+        _say(_OLD)
+        return 1
     trouble = _trouble(machine, state, argv, command.model, command.value("--load-format"))
     if trouble is not None:
         return trouble
@@ -102,11 +114,19 @@ def _trouble(
         )
         os.kill(pid, 9)
     capability = float((state.get("gpu") or {}).get("capability", "9.0"))
-    if capability < 8 and not _clamped(os.environ.get("REHEARSAL_VLLM_FOLDER", "")):
+    if machine.fault("no-kernel") is not None:
+        _say(_NO_KERNEL)
+        return 1
+    folder = os.environ.get("REHEARSAL_VLLM_FOLDER", "")
+    if capability < 8 and (machine.fault("no-clamp") is not None or not _clamped(folder)):
         time.sleep(machine.seconds(60))
         _say(_OUT_OF_SHARED_MEMORY.format(pid=os.getpid()))
         return 1
     return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
 def _clamped(folder: str) -> bool:

@@ -148,6 +148,8 @@ class Machine:
             state["up_at"] = time.time() + BOOT_S / float(state.get("speed", 1))
             state["swaps"] = {}
             state["engines"] = {}
+            for unit in state.get("units", {}).values():
+                unit.pop("pid", None)
             state["kernel_log"] = [
                 f"[    0.000000] Linux version {state['kernel']} (rehearsal machine)"
             ]

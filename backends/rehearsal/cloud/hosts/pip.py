@@ -153,11 +153,11 @@ def install(machine: Machine, version: str, base: Path) -> None:
             f"Metadata-Version: 2.1\nName: {package}\nVersion: {number}\n", encoding="utf-8"
         )
     arches = _ARCH_LIST[1:] if machine.fault("no-sm75") is not None else _ARCH_LIST
-    broken = (
-        'raise ImportError("libcudart.so.13: cannot open shared object file: No such file")'
-        if machine.fault("no-cudart") is not None
-        else ""
-    )
+    library = "libcudart.so.13" if machine.fault("no-cudart") is not None else ""
+    if machine.fault("no-cudnn") is not None:
+        library = "libcudnn.so.9"
+    missing = f"{library}: cannot open shared object file: No such file"
+    broken = f'raise ImportError("{missing}")' if library else ""
     moved = machine.fault("kernel-moved") is not None
     files: Json = {
         "torch/__init__.py": _TORCH.format(

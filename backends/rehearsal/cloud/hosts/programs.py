@@ -429,9 +429,13 @@ def systemctl(machine: Machine, argv: list[str]) -> int:
         if verb == "stop" or (verb == "disable" and "--now" in argv):
             _stop_unit(machine, name)
         if verb == "is-active":
-            alive = Path(f"/proc/{unit.get('pid', 0)}").exists()
-            _out("active" if alive else "inactive")
-            code = 0 if alive else 3
+            began = bool(unit.get("pid"))
+            alive = began and Path(f"/proc/{unit['pid']}").exists()
+            once = began and "Type=oneshot" in _unit_file(machine, name).read_text("utf-8")
+            # A oneshot unit is active once it has ended (RemainAfterExit), not while it runs.
+            active = once != alive
+            _out("active" if active else "activating" if alive else "inactive")
+            code = 0 if active else 3
         if verb == "is-enabled":
             _out("enabled" if unit.get("enabled") else "disabled")
             code = 0 if unit.get("enabled") else 1

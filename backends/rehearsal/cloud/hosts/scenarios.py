@@ -86,6 +86,19 @@ HOST_SCENARIOS: dict[str, Scenario] = {
         "OutOfResources: out of resource: shared memory, Required: 98304, Hardware limit: 65536",
         "The attention kernel's tiles are too large for a Turing GPU.",
         "Start vLLM unclamped, as after an upgrade by hand.",
+        _host("no-clamp"),
+    ),
+    "host-no-kernel": Scenario(
+        "CUDA error: no kernel image is available for execution on the device",
+        "vLLM's own wheel has no code for a T4, though torch has.",
+        "",
+        _host("no-kernel"),
+    ),
+    "host-no-cudnn": Scenario(
+        "ImportError: libcudnn.so.9: cannot open shared object file",
+        "The next torch that pip installs comes without what it needs (--no-deps).",
+        "",
+        _host("no-cudnn"),
     ),
     "host-apt-locked": Scenario(
         "E: Could not get lock /var/lib/dpkg/lock-frontend.",
