@@ -232,15 +232,14 @@ class Backend(abc.ABC):
             The last status, and the seconds waited.
         """
         began = time.monotonic()
+        told = 0.0
         while True:
             status = await self.status(name)
             waited = time.monotonic() - began
-            expected = status.expected_s
-            await progress(
-                status.elapsed_s if status.elapsed_s is not None else waited,
-                expected,
-                status.summary,
-            )
+            # A start's seconds may be counted anew (by the log, by the platform), and MCP wants
+            # progress that never goes back.
+            told = max(told, status.elapsed_s if status.elapsed_s is not None else waited)
+            await progress(told, status.expected_s, status.summary)
             if status.state not in {"creating", "starting", "stopping", "unknown"}:
                 return status, waited
             if waited + self.look_every_s > timeout_s:
