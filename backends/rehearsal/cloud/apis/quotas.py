@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.rehearsal.cloud.catalogue import CPU_QUOTA, GPUS, MEMORY_QUOTA
+from backends.rehearsal.cloud.compute.catalogue import (
+    TPU_PREEMPTIBLE_QUOTA,
+    TPU_QUOTA,
+    ZONES,
+)
+from backends.rehearsal.cloud.compute.places import limit_of
 from backends.rehearsal.cloud.tpu_catalogue import ON_DEMAND_QUOTA, PREEMPTIBLE_QUOTA
 from backends.rehearsal.cloud.web import Api, ApiError, Json, Request, page
 
@@ -25,6 +31,11 @@ _METRICS = {
 }
 # Quotas of other services than Cloud Run, which count by zone.
 _SERVICES = {ON_DEMAND_QUOTA: TPU, PREEMPTIBLE_QUOTA: TPU}
+# Compute Engine's own pools of TPU chips, by quota id: the metric they are counted as.
+_COMPUTE_TPUS = {
+    "TPUS-PER-TPU-FAMILY-per-project-region": TPU_QUOTA,
+    "PREEMPTIBLE-TPU-V6E-per-project-region": TPU_PREEMPTIBLE_QUOTA,
+}
 _ZONAL = frozenset({ON_DEMAND_QUOTA, PREEMPTIBLE_QUOTA})
 
 _TITLES = {
@@ -77,9 +88,35 @@ def api(cloud: Cloud) -> Api:
             ],
         }
 
+    def compute_info(quota: str) -> Json:
+        metric = _COMPUTE_TPUS[quota]
+        family = {"tpu_family": "CT6E"} if metric == TPU_QUOTA else {}
+        return {
+            "name": f"projects/{world.number}/locations/global/services/{COMPUTE}/quotaInfos/"
+            f"{quota}",
+            "quotaId": quota,
+            "metric": f"{COMPUTE}/{metric.lower()}",
+            "service": COMPUTE,
+            "isPrecise": True,
+            "containerType": "PROJECT",
+            "dimensions": ["region", *family],
+            "metricUnit": "1",
+            "quotaIncreaseEligibility": {"isEligible": True},
+            "dimensionsInfos": [
+                {
+                    "dimensions": {"region": region, **family},
+                    "details": {"value": f"{limit_of(world, region, metric):.0f}"},
+                    "applicableLocations": [region],
+                }
+                for region in ZONES
+            ],
+        }
+
     def get(request: Request, project: str, service: str, quota: str) -> Json:
         del request
         world.check_project(project)
+        if service == COMPUTE and quota in _COMPUTE_TPUS:
+            return compute_info(quota)
         if quota not in world.quotas or _SERVICES.get(quota, RUN) != service:
             raise ApiError(404, f"The quota id {quota} does not exist.")
         return info(service, quota)
@@ -89,10 +126,38 @@ def api(cloud: Cloud) -> Api:
         infos = [
             info(service, quota) for quota in world.quotas if _SERVICES.get(quota, RUN) == service
         ]
+        if service == COMPUTE:
+            infos += [compute_info(quota) for quota in _COMPUTE_TPUS]
         return page(request, infos, "quotaInfos", default=10)
+
+    def prefer(request: Request, project: str) -> Json:
+        """Ask for another limit of v6e chips in one zone; granted at once, as far as it goes."""
+        world.check_project(project)
+        body = request.json()
+        quota = str(body.get("quotaId"))
+        zone = str((body.get("dimensions") or {}).get("zone"))
+        if quota not in _ZONAL or zone not in world.quotas[quota]:
+            raise ApiError(400, f"The quota id {quota} has no limit in {zone!r}.")
+        limit = world.quotas[quota][zone]
+        wanted = int((body.get("quotaConfig") or {}).get("preferredValue", 0))
+        if wanted < 0.9 * limit and not request.value("ignoreSafetyChecks"):
+            raise ApiError(
+                400,
+                f"The quota override {wanted} of {limit} decreases effective quota unsafely",
+                status="FAILED_PRECONDITION",
+            )
+        world.quotas[quota][zone] = wanted
+        world.dirty = True
+        return body | {"quotaConfig": {"preferredValue": str(wanted), "grantedValue": str(wanted)}}
 
     made = Api("cloudquotas.googleapis.com", "Cloud Quotas API")
     path = r"/v1(?:beta)?/projects/([^/]+)/locations/global/services/([^/]+)/quotaInfos"
     made.add("GET", path, listed, "cloudquotas.quotas.get")
     made.add("GET", path + r"/([^/]+)", get, "cloudquotas.quotas.get")
+    made.add(
+        "POST",
+        r"/v1(?:beta)?/projects/([^/]+)/locations/global/quotaPreferences",
+        prefer,
+        "cloudquotas.quotas.update",
+    )
     return made

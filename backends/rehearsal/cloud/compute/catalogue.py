@@ -173,6 +173,11 @@ QUOTAS: Mapping[str, float] = MappingProxyType(
 )
 """Limits of a region, in Compute Engine's own names."""
 
+TPU_QUOTA = "TPUS_PER_TPU_FAMILY"
+TPU_PREEMPTIBLE_QUOTA = "PREEMPTIBLE_TPU_V6E"
+TPU_QUOTAS: Mapping[str, float] = MappingProxyType({TPU_QUOTA: 8.0, TPU_PREEMPTIBLE_QUOTA: 64.0})
+"""Limits of v6e chips in a region: a pool apart from the TPU API's, which regions do not show."""
+
 GPUS_ALL_REGIONS = "GPUS_ALL_REGIONS"
 PROJECT_QUOTAS: Mapping[str, float] = MappingProxyType(
     {GPUS_ALL_REGIONS: 1.0, "CPUS_ALL_REGIONS": 128.0, "NETWORKS": 5.0, "FIREWALLS": 100.0}

@@ -8,6 +8,9 @@ from backends.rehearsal.cloud.compute.catalogue import (
     MACHINES,
     PROJECT_QUOTAS,
     QUOTAS,
+    TPU_PREEMPTIBLE_QUOTA,
+    TPU_QUOTA,
+    TPU_QUOTAS,
     ZONES,
     all_zones,
     is_zone,
@@ -15,9 +18,19 @@ from backends.rehearsal.cloud.compute.catalogue import (
 )
 from backends.rehearsal.cloud.compute.common import VERSION, Compute
 from backends.rehearsal.cloud.web import Api, Json, Request
+from backends.rehearsal.cloud.world import World
 
 # Machines that count: those that exist and are not stopped.
 _COUNTING = frozenset({"PROVISIONING", "STAGING", "RUNNING", "STOPPING", "SUSPENDING"})
+
+
+def limit_of(world: World, region: str, metric: str) -> float:
+    """A limit of Compute Engine; of the project where `region` is empty."""
+    own = world.options.get("compute_quotas", {})
+    for place in (region or "global", "*"):
+        if metric in own.get(place, {}):
+            return float(own[place][metric])
+    return {**QUOTAS, **TPU_QUOTAS, **PROJECT_QUOTAS}.get(metric, 0.0)
 
 
 class Places:
@@ -138,12 +151,7 @@ class Places:
 
     def limit(self, region: str, metric: str) -> float:
         """A limit; of the project where `region` is empty."""
-        own = self._world.options.get("compute_quotas", {})
-        default = QUOTAS.get(metric, PROJECT_QUOTAS.get(metric, 0.0))
-        for place in (region or "global", "*"):
-            if metric in own.get(place, {}):
-                return float(own[place][metric])
-        return default
+        return limit_of(self._world, region, metric)
 
     def usage(self, region: str, metric: str) -> float:
         """What machines and disks hold of a limit."""
@@ -163,7 +171,8 @@ class Places:
         if instance.get("status", "PROVISIONING") not in _COUNTING:
             return {"INSTANCES": 1.0}
         region = region_of(str(instance.get("zone", "")).rpartition("/")[2])
-        spot = (instance.get("scheduling") or {}).get("provisioningModel") == "SPOT"
+        model = (instance.get("scheduling") or {}).get("provisioningModel")
+        spot = model == "SPOT"
         machine = MACHINES.get(str(instance.get("machineType")).rpartition("/")[2])
         counts = {"INSTANCES": 1.0}
 
@@ -176,6 +185,9 @@ class Places:
         if machine is not None:
             count("CPUS", float(machine.cpus))
             counts["CPUS_ALL_REGIONS"] = float(machine.cpus)
+        if machine is not None and machine.tpus and model != "RESERVATION_BOUND":
+            pool = TPU_PREEMPTIBLE_QUOTA if model in {"SPOT", "FLEX_START"} else TPU_QUOTA
+            counts[pool] = float(machine.tpus)
         for item in instance.get("guestAccelerators") or []:
             gpu = GPUS.get(str(item.get("acceleratorType")).rpartition("/")[2])
             if gpu is not None:

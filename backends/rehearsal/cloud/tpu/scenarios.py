@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from backends.rehearsal.cloud.compute.catalogue import TPU_QUOTAS
 from backends.rehearsal.cloud.scenario import Scenario
 from backends.rehearsal.cloud.tpu_catalogue import ON_DEMAND_QUOTA, PREEMPTIBLE_QUOTA
 
@@ -15,6 +16,7 @@ STOCKOUT = {
     "message": "There is no more capacity in the zone; you can try in another zone where Cloud TPU "
     "Nodes are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0xba393c906974e61]",
 }
+_GATED = "This user agent is not allowed to use the machine type [ct6e-standard-1t]."
 _INTERNAL = {
     "code": 13,
     "message": "an internal error has occurred [EID: 0x2f9b3e60584d1c7a]",
@@ -63,6 +65,37 @@ TPU_SCENARIOS: dict[str, Scenario] = {
         "On-demand v6e quota is 0 until it is asked for.",
         "Ask on demand in us-south1-a.",
         ({"kind": "quota", "quota": [ON_DEMAND_QUOTA, PREEMPTIBLE_QUOTA], "value": 0},),
+    ),
+    "tpu-compute-quota": Scenario(
+        "Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0 in region R.",
+        "Compute Engine counts TPU chips in a pool of its own, which may be empty though the TPU "
+        "API's is not.",
+        "",
+        tuple(
+            {"kind": "compute-quota", "metric": metric, "region": "*", "value": 0}
+            for metric in TPU_QUOTAS
+        ),
+    ),
+    "tpu-gated-machine": Scenario(
+        "This user agent is not allowed to use the machine type [ct5lp-hightpu-1t].",
+        "The machine type is not open to everybody on Compute Engine.",
+        "",
+        (
+            {
+                "kind": "request",
+                "method": "POST",
+                "host": r"^compute\.googleapis\.com$",
+                "path": r"/instances$",
+                "status": 403,
+                "times": -1,
+                "body": {"error": {"code": 403, "status": "PERMISSION_DENIED", "message": _GATED}},
+            },
+        ),
+    ),
+    "tpu-quota-override": Scenario(
+        "The quota override decreases effective quota unsafely",
+        "A quota would be lowered by more than a tenth at once, and nobody said that it is meant.",
+        "Ask Cloud Quotas for a lower limit of v6e chips without ignoreSafetyChecks.",
     ),
     "tpu-preempted": Scenario(
         "The node is PREEMPTED, its request SUSPENDING, then SUSPENDED",
