@@ -367,7 +367,7 @@ def test_staging_is_slow_without_vpc_egress(cloud: Rehearsal) -> None:
             "httpx.ConnectTimeout",
         ),
         (
-            {"args": ["--model=google/gemma-4-31B-it", "--port=8000"], "bucket": ""},
+            {"args": ["--model=google/gemma-4-12B-it", "--port=8000"], "bucket": ""},
             "CUDA out of memory",
         ),
         ({"bucket": "no-such-bucket"}, "bucket no-such-bucket does not exist"),
