@@ -38,11 +38,12 @@ demo: $(SERVER) ## The whole job on this machine, ENGINE=simulator (default) or 
 rehearse: $(SERVER) ## Rehearse the whole life of a target: TARGET=cloudrun-l4, nothing is real
 	@exec $(PY) -m backends.rehearsal.rehearse $(TARGET) $(ARGS)
 
-# Two at once, a file to a worker. Many tests hold real clocks to a bound, and a machine that others
-# use too can break one: what failed is run once more, alone, and fails for good if it fails again.
-# Reaching for another machine is never forgiven, whichever test did it.
+# Three at once, a file to a worker: most of them wait more than they work. Many tests hold real
+# clocks to a bound, and a machine that others use too can break one: what failed is run once more,
+# alone, and fails for good if it fails again. Reaching for another machine is never forgiven,
+# whichever test did it.
 test: $(DEV) ## Run all tests, offline
-	@rm -f $(REFUSED); $(PY) -m pytest -n 2 --dist loadfile $(ARGS) && test ! -e $(REFUSED) || { \
+	@rm -f $(REFUSED); $(PY) -m pytest -n 3 --dist loadfile $(ARGS) && test ! -e $(REFUSED) || { \
 		code=$$?; if [ $$code != 1 ] || [ -e $(REFUSED) ]; then exit $$code; fi; \
 		echo "What failed, once more, alone:"; \
 		$(PY) -m pytest --last-failed --last-failed-no-failures none $(ARGS); }
