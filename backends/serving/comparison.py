@@ -11,6 +11,9 @@ from backends.serving.repeats import Key, key_of, representatives
 from backends.serving.runs import BenchmarkRun, LevelResult
 from backends.serving.tables import kind_of, load_cell, number, table
 
+BESIDE = "host"
+"""The runner that makes the load on the engine's own machine."""
+
 TIE = 0.05
 """Two figures closer than this are called equal: runs differ by as much from one to the next."""
 
@@ -26,6 +29,7 @@ class ComparedRun(BaseModel):
     target: str | None
     simulated: bool
     measured_by: str
+    runner: str = Field(description="where the load was made: local, ray or host")
     best_concurrency: int | None
     best_request_rate: float | None
     requests_per_s: float | None
@@ -116,6 +120,7 @@ def compare(runs: Sequence[BenchmarkRun]) -> Comparison:
                 highest=True,
             )
         )
+    verdicts += _distances(runs, common)
     return Comparison(
         runs=[_compared(run, names[run.id]) for run in runs],
         common_levels=[round(load) for rate, load, context in common if not rate and not context],
@@ -208,6 +213,7 @@ def _compared(run: BenchmarkRun, name: str) -> ComparedRun:
         target=run.spec.target,
         simulated=run.simulated,
         measured_by=run.environment.engine,
+        runner=run.spec.runner,
         best_concurrency=best.concurrency if best else None,
         best_request_rate=best.request_rate if best else None,
         requests_per_s=best.requests_per_s if best else None,
@@ -262,6 +268,38 @@ def _verdict(
     )
 
 
+def _distances(runs: Sequence[BenchmarkRun], common: Sequence[Key]) -> list[str]:
+    """Say how far the client was, where one deployment was measured beside its engine too.
+
+    Compared where least queues, at the lowest load they have in common.
+    """
+    if not common:
+        return []
+    at, names, out = common[0], run_names(runs), []
+    ours = [run for run in runs if run.spec.deployment and not run.imported_from]
+    for near in (run for run in ours if run.spec.runner == BESIDE):
+        for far in (run for run in ours if run.spec.runner != BESIDE):
+            if (near.spec.target, near.spec.deployment) != (far.spec.target, far.spec.deployment):
+                continue
+            said = [
+                f"{number(theirs - own, 2)} ms more {figure} ({number(theirs, 2)} against "
+                f"{number(own, 2)} beside the engine)"
+                for figure, theirs, own in (
+                    ("TTFT p50", _at(far, at).ttft_ms.p50, _at(near, at).ttft_ms.p50),
+                    ("ITL p99", _at(far, at).itl_ms.p99, _at(near, at).itl_ms.p99),
+                )
+                if theirs is not None and own is not None and theirs > own * (1 + TIE)
+            ]
+            out.append(
+                f"Client distance at {at_words(at)}: {names[far.id]} has "
+                f"{' and '.join(said)}, which is the way between client and engine."
+                if said
+                else f"Client distance at {at_words(at)}: {names[far.id]} is within 5 % of "
+                f"{names[near.id]}, made beside the engine; the way between does not show."
+            )
+    return out
+
+
 def _cautions(runs: Sequence[BenchmarkRun], common: Sequence[Key]) -> list[str]:
     out: list[str] = []
     names = run_names(runs)
@@ -290,6 +328,9 @@ def _cautions(runs: Sequence[BenchmarkRun], common: Sequence[Key]) -> list[str]:
             f"measured by different programs ({', '.join(sorted(measured_by))}): the other's "
             "client may have added to its latencies"
         )
+    runners = {run.spec.runner for run in runs if not run.imported_from}
+    if BESIDE in runners and len(runners) > 1:
+        out.append("made from different places: only some are free of the way to the engine")
     objectives = {" and ".join(run.knee.slo) for run in runs if run.knee}
     if len(objectives) > 1:
         out.append(f"knees are of different objectives: {'; '.join(sorted(objectives))}")

@@ -6,9 +6,10 @@ so the query, the health checks and the benchmark's preflight say the same.
 
 from __future__ import annotations
 
+import calendar
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from backends.core.errors import (
@@ -40,7 +41,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         when = parsedate_to_datetime(value)
     except ValueError:
         return None
-    return max(0.0, (when - datetime.now(UTC)).total_seconds())
+    return max(0.0, calendar.timegm(when.utctimetuple()) - time.time())
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import SecretStr
 
@@ -16,6 +16,7 @@ from backends.base import (
     FindsCapacity,
     HasLogs,
     HasModels,
+    LoadsBesideEngine,
     SavesTokens,
     SearchesZones,
     WorkerJob,
@@ -25,6 +26,9 @@ from backends.core.plans import Plan, Step
 from backends.tpu.destroying import TpuDestroyOptions, TpuStopOptions
 from backends.tpu.looking import TpuLooking
 from backends.tpu.spec import TpuSpec
+
+if TYPE_CHECKING:
+    from backends.serving.engine.crew import Workforce
 
 
 class TpuBackend(
@@ -38,6 +42,7 @@ class TpuBackend(
     FindsCapacity,
     SearchesZones,
     SavesTokens,
+    LoadsBesideEngine,
 ):
     """Cloud TPU v6e, by queued resources or as `ct6e-*` instances."""
 
@@ -109,6 +114,14 @@ class TpuBackend(
         from backends.tpu import search
 
         return await search.search(self, name, params, job)
+
+    async def load_workers(self, name: str) -> Workforce:
+        """The cores of the first host, where the API is served, beside the container."""
+        from backends.clouds.hosts.workers import HostWorkers
+
+        request = await self.ours(name)
+        self.must_run(request, "run_benchmark(runner=host)")
+        return HostWorkers(await self.host(request), request.port)
 
     async def logs(self, name: str, source: str | None, lines: int) -> LogsAnswer:
         """The newest lines of one source."""

@@ -77,6 +77,27 @@ def test_a_character_cut_in_two_stays_whole() -> None:
         assert "".join(tally.text) == "Größe 日本 🚀"
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"choices": [{"delta": {"content": "\\ud83d"}}]}',
+        b"[" * 100_000,
+        b'{"choices": [\xff]}',
+        b'{"choices": [}',
+    ],
+    ids=["half a surrogate pair", "too deep", "no UTF-8", "no JSON"],
+)
+def test_what_is_no_text_or_no_json_is_a_failure_of_that_request(bad: bytes) -> None:
+    failure = tally_of([bad]).failure()
+    assert failure is not None
+    assert failure.kind == "malformed_event"
+
+
+def test_a_whole_surrogate_pair_is_the_character_it_stands_for() -> None:
+    tally = tally_of([b'{"choices": [{"delta": {"content": "\\ud83d\\ude80"}}]}'])
+    assert tally.text == ["\N{ROCKET}"]
+
+
 def test_an_event_without_end_is_refused_before_it_fills_the_memory() -> None:
     with pytest.raises(WireError, match="larger than"):
         events_of([b"x" * 1_000_000] * 20)

@@ -25,7 +25,7 @@ from backends.core.errors import NotSupportedError
 from backends.serving.engine.crew import WORKER_MODULE
 from backends.serving.engine.member import Heard, Member
 from backends.serving.engine.messages import Message, packed
-from backends.serving.engine.ray_crew import worker_source
+from backends.serving.engine.packing import OLDEST_PYTHON, worker_source
 
 if TYPE_CHECKING:
     from backends.serving.engine.target import Target
@@ -41,7 +41,7 @@ class HostWorkers:
     """The cores of one host as a workforce; see `crew.Workforce`.
 
     Args:
-        host: Where the engine runs, started with `serving.start`.
+        host: Where the engine runs; see `packing` for what it needs.
         port: The engine's port there, on its loopback.
     """
 
@@ -109,7 +109,7 @@ class HostMember(Member):
         """Start the worker.
 
         Raises:
-            NotSupportedError: The host's Python lacks what a worker needs, or says nothing.
+            NotSupportedError: The host's Python is too old, or says nothing.
             HostError: The host cannot be reached.
         """
         del target
@@ -164,10 +164,10 @@ class HostMember(Member):
 
     async def _about(self) -> dict[str, Any]:
         about: dict[str, Any] = json.loads(await self._line())
-        if about["missing"] or tuple(about["python"]) < (3, 10):
+        if tuple(about["python"]) < OLDEST_PYTHON:
             raise NotSupportedError(
-                f"{self.place} lacks what a worker needs: "
-                f"{', '.join(about['missing']) or 'Python 3.10'}.",
+                f"{self.place} has Python {'.'.join(map(str, about['python']))}; a worker needs "
+                f"{'.'.join(map(str, OLDEST_PYTHON))}.",
                 next_action="Leave runner out to make the load on this machine.",
             )
         return about

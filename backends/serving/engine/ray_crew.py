@@ -14,19 +14,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib.util
-import io
 import logging
 import socket
 import threading
-import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from backends.core.errors import EndpointUnreachableError, NotFoundError, NotSupportedError
-from backends.serving.engine.crew import PROJECT_DIR, WORKER_MODULE
+from backends.serving.engine.crew import WORKER_MODULE
 from backends.serving.engine.member import Heard, Member
 from backends.serving.engine.messages import Message, packed
+from backends.serving.engine.packing import worker_source
 
 if TYPE_CHECKING:
     from backends.serving.engine.target import Target
@@ -38,7 +37,6 @@ CONNECT_TIMEOUT_S = 60.0
 KNOCK_TIMEOUT_S = 5.0
 HEAR_S = 1.0
 CLOCK_CALLS = 15
-SOURCES = ("backends/core", "backends/serving", "backends/serving/engine")
 
 
 def check_ray() -> None:
@@ -332,17 +330,6 @@ async def _in_thread(work: Callable[[], None], timeout_s: float) -> None:
         raise TimeoutError(f"no answer within {timeout_s:g} s") from None
 
 
-def worker_source() -> bytes:
-    """Return the source code that a worker is started from, as a zip archive."""
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packing:
-        packing.writestr("backends/__init__.py", "")
-        for folder in SOURCES:
-            for path in sorted((PROJECT_DIR / folder).glob("*.py")):
-                packing.write(path, path.relative_to(PROJECT_DIR).as_posix())
-    return archive.getvalue()
-
-
 def _actor(node_id: str, source: bytes) -> Any:  # noqa: ANN401 - ray has no types of its own
     import ray
     from ray import cloudpickle
@@ -366,7 +353,6 @@ def _actor(node_id: str, source: bytes) -> Any:  # noqa: ANN401 - ray has no typ
 def _needed(target: Target) -> list[str]:
     """Return the modules that a worker imports and Python does not bring."""
     return [
-        "pydantic_core",
         *(["certifi"] if target.tls is not None else []),
         *(["botocore"] if target.wire is not None else []),
     ]

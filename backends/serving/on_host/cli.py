@@ -21,8 +21,8 @@ def main(argv: list[str]) -> int:  # noqa: PLR0911 (one for each verb)
             return _prepare(rest)
         if verb == "serve" and rest:
             return _serve(rest[0])
-        if verb in {"load", "load-here"} and len(rest) == 2:
-            return (load.load if verb == "load" else load.load_here)(*rest)
+        if verb == "load" and len(rest) == 2:
+            return load.load(*rest)
         if verb == "clamp" and len(rest) == 2:
             return _clamp(rest[0], Path(rest[1]))
         if verb == "facts":

@@ -7,7 +7,6 @@ other side is gone.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import socket
@@ -18,30 +17,20 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from .packages import python_env
-from .settings import Settings
-from .system import HOME_FOLDER, LOOPBACK, read_json
+from .system import LOOPBACK
 
 _READ_BYTES = 1 << 16
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def load(archive: str, module: str) -> int:
-    """Become Python with the engine's packages, and carry words there."""
-    config = read_json(HOME_FOLDER / "serve" / "config.json")
-    settings = Settings(dict(config.get("host_settings") or {}))
-    archive = str(Path(archive).resolve())
-    env = {**os.environ, **python_env(settings), "PYTHONPATH": archive}
-    words = [settings.python, sys.argv[0], "load-here", archive, module]
-    os.execvpe(words[0], words, env)  # noqa: S606 (no shell is meant)
-    return 1
+    """Say who we are, tell the time, start the worker, and carry its words.
 
-
-def load_here(archive: str, module: str) -> int:
-    """Say who we are, tell the time, start the worker, and carry its words."""
+    The worker needs nothing but Python's own library, so what else runs on the host (an engine in
+    its packages, or in a container) does not matter.
+    """
     about = {
         "boot_id": _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else "",
-        "missing": [name for name in ("pydantic_core",) if importlib.util.find_spec(name) is None],
         "python": list(sys.version_info[:3]),
         "loopback": LOOPBACK,
     }
@@ -55,12 +44,14 @@ def load_here(archive: str, module: str) -> int:
         else:
             return 0
     ours, theirs = socket.socketpair()
+    archive = str(Path(archive).resolve())
     with theirs:
         worker = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
-            cwd=str(Path(archive).resolve().parent),
+            cwd=str(Path(archive).parent),
+            env={**os.environ, "PYTHONPATH": archive},
         )
     threading.Thread(target=_carry_in, args=(ours,), daemon=True).start()
     with suppress(OSError):

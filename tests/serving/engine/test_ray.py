@@ -19,7 +19,8 @@ from backends.serving.endpoint import Endpoint
 from backends.serving.engine.epoll_engine import EpollEngine
 from backends.serving.engine.member import put_back
 from backends.serving.engine.messages import Go
-from backends.serving.engine.ray_crew import NodeMember, RayNodes, check_ray, worker_source
+from backends.serving.engine.packing import worker_source
+from backends.serving.engine.ray_crew import NodeMember, RayNodes, check_ray
 from backends.serving.engine.ray_node import NodeWorker, boot_id
 from backends.serving.engine.target import Target
 from backends.serving.levels import level_result
@@ -93,7 +94,7 @@ def test_what_a_worker_on_another_clock_says_is_put_onto_ours() -> None:
 @pytest.mark.parametrize(
     ("found", "kind", "words"),
     [
-        ({"missing": ["pydantic_core"]}, NotSupportedError, "lacks what a worker needs"),
+        ({"missing": ["certifi"]}, NotSupportedError, "lacks what a worker needs"),
         ({"boot_id": "another"}, NotSupportedError, "is this machine alone"),
         ({"unreachable": "Connection refused"}, EndpointUnreachableError, "does not reach"),
     ],
@@ -114,7 +115,7 @@ def test_the_worker_on_a_node_runs_from_what_was_sent_alone(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     port = int(http_mock.base_url.rpartition(":")[2])
     node = NodeWorker(worker_source(), "backends.serving.engine.worker")
-    about = node.about(["pydantic_core", "no_such_module"], ("127.0.0.1", port))
+    about = node.about(["json", "no_such_module"], ("127.0.0.1", port))
     assert about["missing"] == ["no_such_module"]
     assert about["address"] == ("127.0.0.1", port)
     assert "unreachable" in node.about([], ("127.0.0.1", 1))

@@ -175,12 +175,6 @@ def install(machine: Machine, version: str, base: Path) -> None:
             version=version, repo=str(REPO), python=sys.executable
         ),
     }
-    # What vLLM itself needs of the outside, as far as ours needs it too.
-    ours = Path(sys.prefix) / "lib" / name / "site-packages"
-    for module in ("pydantic_core", "typing_extensions.py"):
-        link = site / module
-        if not link.is_symlink():
-            link.symlink_to(ours / module)
     for path, text in files.items():
         (site / path).parent.mkdir(parents=True, exist_ok=True)
         (site / path).write_text(text, encoding="utf-8")
