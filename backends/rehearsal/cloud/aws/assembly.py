@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from backends.rehearsal.cloud.aws import ec2, ecr, pricing, troubles
 from backends.rehearsal.cloud.aws.account import Account
+from backends.rehearsal.cloud.aws.component_scaling import ComponentScaling
+from backends.rehearsal.cloud.aws.components import Components
 from backends.rehearsal.cloud.aws.endpoints import Endpoints
 from backends.rehearsal.cloud.aws.front import Front
 from backends.rehearsal.cloud.aws.hosting import Hosting
@@ -39,8 +41,11 @@ class AwsSide:
         self._metrics = Metrics(account)
         self._hosting = Hosting(account, cloud, iam, self._logs)
         self._endpoints = Endpoints(account, cloud, self._hosting, self._metrics)
-        self._runtime = Runtime(self._endpoints, self._metrics)
-        control = SageMaker(account, iam, self._endpoints).service()
+        self._components = Components(account, cloud, self._hosting, self._endpoints, self._metrics)
+        self._component_scaling = ComponentScaling(account, cloud, self._components, self._metrics)
+        self._runtime = Runtime(self._endpoints, self._components, self._metrics)
+        control = SageMaker(account, iam, self._endpoints, self._components).service()
+        self._components.service(control)
         self.front = Front(
             account,
             [
@@ -52,7 +57,7 @@ class AwsSide:
                 self._logs.service(),
                 self._metrics.service(),
                 pricing.service(),
-                AutoScaling(account, self._endpoints).service(),
+                AutoScaling(account, self._endpoints, self._component_scaling).service(),
                 ec2.service(),
             ],
         )
@@ -61,6 +66,8 @@ class AwsSide:
     def resume(self) -> None:
         """Take up what was there before a restart."""
         self._endpoints.resume()
+        self._components.resume()
+        self._component_scaling.resume()
 
     def shown(self) -> list[Json]:
         """Every instance, as the control API shows it."""
@@ -68,11 +75,15 @@ class AwsSide:
 
     async def clear(self) -> None:
         """Stop all that runs and forget what was written."""
+        await self._component_scaling.clear()
+        await self._components.clear()
         await self._endpoints.clear()
         self._logs.clear()
         self._metrics.clear()
 
     async def close(self) -> None:
         """End with the cloud; what it has is kept."""
+        await self._component_scaling.clear()
+        await self._components.clear()
         await self._endpoints.clear()
         await self._runtime.close()

@@ -125,6 +125,10 @@ REGIONS: Mapping[str, Region] = MappingProxyType(
     }
 )  # fmt: skip
 
+NEVER_ZERO = frozenset({"eu-north-1"})
+"""Where endpoints keep an instance at least: at AWS some regions refuse MinInstanceCount 0 (seen of
+eu-west-3, 2026-08-27, in a public report); that it is this one is the rehearsal's own choice."""
+
 PRICING_REGIONS = ("us-east-1", "eu-central-1", "ap-south-1")
 """Where the Price List API answers; it speaks of all regions from there."""
 

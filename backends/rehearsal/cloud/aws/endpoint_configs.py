@@ -23,8 +23,13 @@ _AMIS = {
 }
 
 
-def check_variants(variants: list[Json]) -> None:
+def check_variants(variants: list[Json], *, role: str, zero: bool) -> None:
     """Check the production variants of a configuration.
+
+    Args:
+        variants: As they were asked for.
+        role: The configuration's execution role; empty: none was named.
+        zero: Whether the region lets endpoints have no instance.
 
     Raises:
         AwsError: What is wrong with the first that is.
@@ -38,6 +43,7 @@ def check_variants(variants: list[Json]) -> None:
         raise AwsError("ValidationException", "Variant names must be unique.")
     for number, variant in enumerate(variants, 1):
         _check_variant(f"productionVariants.{number}.member", variant)
+        _check_managed(variant, role=role, zero=zero)
 
 
 def _check_variant(where: str, variant: Json) -> None:
@@ -79,6 +85,37 @@ def _check_variant(where: str, variant: Json) -> None:
         )
 
 
+def _check_managed(variant: Json, *, role: str, zero: bool) -> None:
+    """Check what only variants that host inference components may, or must, have."""
+    scaling = variant.get("ManagedInstanceScaling") or {}
+    managed = scaling.get("Status") == "ENABLED"
+    if not hosts_components(variant):
+        if managed:
+            raise AwsError(
+                "ValidationException",
+                "ManagedInstanceScaling is only supported for inference component endpoints.",
+            )
+        return
+    if not role:
+        # The words are this rehearsal's: that it is refused was reported, its sentence was not.
+        raise AwsError(
+            "ValidationException",
+            "ExecutionRoleArn is required for an endpoint configuration whose production variants "
+            "have no model.",
+        )
+    if managed and int(scaling.get("MinInstanceCount") or 0) < 1 and not zero:
+        raise AwsError(
+            "ValidationException",
+            "Min instance count needs to be greater than 0 for enabled managed instance scaling",
+        )
+    most = int(scaling.get("MaxInstanceCount") or 1)
+    if managed and most < int(variant.get("InitialInstanceCount") or 1):
+        raise AwsError(
+            "ValidationException",
+            "Max instance count must not be less than the initial instance count.",
+        )
+
+
 def _check_type(where: str, name: str) -> None:
     if name not in INSTANCE_TYPES:
         raise _constraint(
@@ -92,6 +129,11 @@ def _constraint(where: str, value: Any, rule: str) -> AwsError:  # noqa: ANN401 
         f"1 validation error detected: Value '{value}' at '{where}' failed to satisfy "
         f"constraint: {rule}",
     )
+
+
+def hosts_components(variant: Json) -> bool:
+    """Whether a variant has no model of its own: inference components are put on it."""
+    return not variant.get("ModelName")
 
 
 def types_of(variant: Json) -> list[str]:

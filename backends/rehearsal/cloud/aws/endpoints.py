@@ -9,11 +9,12 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from backends.rehearsal.cloud.aws.catalogue import quota_name
-from backends.rehearsal.cloud.aws.endpoint_configs import held_of, types_of
+from backends.rehearsal.cloud.aws.endpoint_configs import held_of, hosts_components, types_of
+from backends.rehearsal.cloud.aws.fleets import Fleets, Place
 from backends.rehearsal.cloud.aws.hosting import Group, Hosting, HostingError
 from backends.rehearsal.cloud.aws.wire import AwsError
 from backends.rehearsal.cloud.web import Json
@@ -43,6 +44,10 @@ class Endpoints:
         cloud: Speed.
         hosting: Their instances.
         metrics: Where their figures go.
+
+    Attributes:
+        fleets: Machines of variants that host inference components.
+        sampled: Called whenever usage is written down, for what has usage of its own.
     """
 
     def __init__(self, account: Account, cloud: Cloud, hosting: Hosting, metrics: Metrics) -> None:
@@ -53,6 +58,8 @@ class Endpoints:
         self._groups: dict[Key, dict[str, Group]] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._sampler: asyncio.Task[None] | None = None
+        self.sampled: Callable[[], None] = lambda: None
+        self.fleets = Fleets(cloud, hosting, self._counted, self._check_quota)
 
     # ------------------------------------------------------------------------- requests
 
@@ -213,6 +220,7 @@ class Endpoints:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks.clear()
         self._groups.clear()
+        await self.fleets.clear()
         await self._hosting.stop_all()
 
     # ------------------------------------------------------------------------- changes
@@ -276,12 +284,22 @@ class Endpoints:
                 )
             )
             for variant in variants
+            if not hosts_components(variant)
+        ]
+        empty = [
+            asyncio.ensure_future(
+                self.fleets.open((region, name, variant["VariantName"]), variant, again=again)
+            )
+            for variant in variants
+            if hosts_components(variant)
         ]
         try:
+            await asyncio.gather(*empty)
             groups = await asyncio.gather(*tasks)
         except BaseException:
-            for task in tasks:
+            for task in (*tasks, *empty):
                 task.cancel()
+            await asyncio.gather(*empty, return_exceptions=True)
             for outcome in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(outcome, Group):
                     await self._hosting.shrink(outcome, 0)
@@ -399,6 +417,8 @@ class Endpoints:
     async def _delete(self, key: Key) -> None:
         for group in self._groups.pop(key, {}).values():
             await self._hosting.shrink(group, 0)
+        for variant in self.find(*key)["_config"]["ProductionVariants"]:
+            self.fleets.close((*key, variant["VariantName"]))
         await asyncio.sleep(self._cloud.after(_DELETING_S))
         self._account.region(key[0])["endpoints"].pop(key[1], None)
 
@@ -410,8 +430,11 @@ class Endpoints:
         now = self._account.seconds()
         made = []
         for variant in config["ProductionVariants"]:
-            group = groups[variant["VariantName"]]
             shown = _new_variant(variant, now)
+            if hosts_components(variant):
+                made.append(shown)
+                continue
+            group = groups[variant["VariantName"]]
             shown["_placed"] = group.instance_type
             shown["CurrentInstanceCount"] = len(group.instances)
             shown["CurrentWeight"] = shown["DesiredWeight"]
@@ -419,7 +442,26 @@ class Endpoints:
             made.append(shown)
         endpoint["ProductionVariants"] = made
         self._count(endpoint)
+        region, name = _key(endpoint)
+        for shown in made:
+            fleet = self.fleets.find((region, name, shown["VariantName"]))
+            if fleet is not None:
+                shown["CurrentWeight"] = shown["DesiredWeight"]
+                del shown["VariantStatus"]
+                count = len(fleet.machines)
+                self._counted((region, name, shown["VariantName"]), count, count)
         self._set(endpoint, "InService")
+
+    def _counted(self, place: Place, now: int, later: int) -> None:
+        """Show how many machines a variant has that hosts inference components."""
+        region, name, variant = place
+        endpoint, fleet = self.find(region, name), self.fleets.find(place)
+        shown = _by_name(endpoint, variant)
+        shown["CurrentInstanceCount"], shown["DesiredInstanceCount"] = now, later
+        types = [machine.type for machine in fleet.machines] if fleet else []
+        for pool in shown.get("InstancePools") or []:
+            pool["CurrentInstanceCount"] = types.count(pool["InstanceType"])
+        self._account.changed()
 
     @staticmethod
     def _show(endpoint: Json, config: Json) -> None:
@@ -480,6 +522,7 @@ class Endpoints:
         """Write down what instances use, once a minute of AWS's time."""
         while True:
             await asyncio.sleep(max(self._cloud.after(_SAMPLE_S), _LEAST_SAMPLE_S))
+            self.sampled()
             for (region, name), groups in self._groups.items():
                 for variant, group in groups.items():
                     if any(item.phase == "ready" for item in group.instances):
@@ -510,18 +553,25 @@ def _by_name(endpoint: Json, name: str) -> Json:
 
 
 def _new_variant(variant: Json, now: float) -> Json:
-    image = variant["_model"]["PrimaryContainer"]["Image"]
     shown: Json = {
         "VariantName": variant["VariantName"],
-        "DeployedImages": [
-            {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": now}
-        ],
         "CurrentWeight": 0.0,
         "DesiredWeight": float(variant.get("InitialVariantWeight") or 1.0),
         "CurrentInstanceCount": 0,
         "DesiredInstanceCount": int(variant.get("InitialInstanceCount") or 1),
         "VariantStatus": [{"Status": "Creating", "StartTime": now}],
     }
+    if hosts_components(variant):
+        shown |= {
+            key: variant[key]
+            for key in ("ManagedInstanceScaling", "RoutingConfig")
+            if key in variant
+        }
+    else:
+        image = variant["_model"]["PrimaryContainer"]["Image"]
+        shown["DeployedImages"] = [
+            {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": now}
+        ]
     if variant.get("InstancePools"):
         shown["InstancePools"] = [
             {"InstanceType": pool["InstanceType"], "CurrentInstanceCount": 0}

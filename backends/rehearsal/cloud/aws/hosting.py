@@ -61,6 +61,7 @@ class Group:
         instance_type: Where it was placed.
         instances: Those that run.
         ended: Whether nothing is replaced any more.
+        log_group: Where its containers write; empty: the endpoint's own group.
     """
 
     variant: Json
@@ -68,6 +69,7 @@ class Group:
     instance_type: str
     instances: list[Instance] = field(default_factory=list)
     ended: bool = False
+    log_group: str = ""
 
     def pick(self) -> Instance | None:
         """The instance with the fewest requests."""
@@ -103,6 +105,8 @@ class Hosting:
         *,
         placed: Callable[[str], None],
         again: bool = False,
+        on: str = "",
+        log_group: str = "",
     ) -> Group:
         """Start a variant.
 
@@ -114,12 +118,15 @@ class Hosting:
             count: How many instances.
             placed: Told the type as soon as there is capacity.
             again: It was in service already, before the rehearsal was started again.
+            on: The type of a machine that is there already; without it one is waited for.
+            log_group: Where its containers write; empty: the endpoint's own group.
 
         Raises:
             HostingError: It did not come up.
         """
         began = time.monotonic()
-        group = Group(variant, model["PrimaryContainer"], await self._place(region, variant))
+        kind = on or await self.place(region, variant)
+        group = Group(variant, model["PrimaryContainer"], kind, log_group=log_group)
         placed(group.instance_type)
         role = model["ExecutionRoleArn"]
         if not self._iam.may(role, "ecr:BatchGetImage"):
@@ -175,9 +182,7 @@ class Hosting:
         """Every instance, as the control API shows it."""
         return [item.shown() for item in self._living]
 
-    # ------------------------------------------------------------------------- inside
-
-    async def _place(self, region: str, variant: Json) -> str:
+    async def place(self, region: str, variant: Json) -> str:
         """Wait for capacity; the type it was found of.
 
         Raises:
@@ -192,6 +197,8 @@ class Hosting:
             if time.monotonic() - began >= self._cloud.after(wait_s):
                 raise HostingError(NO_CAPACITY)
             await asyncio.sleep(_POLL_S)
+
+    # ------------------------------------------------------------------------- inside
 
     def _free(self, region: str, name: str) -> bool:
         return offered(region, name) and not any(
@@ -244,7 +251,8 @@ class Hosting:
         machine = INSTANCE_TYPES[group.instance_type]
         stream = f"{group.variant['VariantName']}/i-{secrets.token_hex(8)}"
         may_log = self._iam.may(model["ExecutionRoleArn"], "logs:PutLogEvents")
-        lines = _Lines(self._logs, region, f"/aws/sagemaker/Endpoints/{endpoint}", stream, may_log)
+        written_to = group.log_group or f"/aws/sagemaker/Endpoints/{endpoint}"
+        lines = _Lines(self._logs, region, written_to, stream, may_log)
 
         def ended(instance: Instance) -> None:
             self._living.discard(instance)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 INVOCATIONS = "AWS/SageMaker"
 USAGE = "/aws/sagemaker/Endpoints"
+COPY_USAGE = "/aws/sagemaker/InferenceComponents"
 
 _KEPT = 20_000
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)$")
@@ -54,16 +55,46 @@ class Metrics:
 
     # ------------------------------------------------------------------------- writing
 
-    def invoked(self, region: str, endpoint: str, variant: str, **values: float) -> None:
-        """Write down an invocation: latencies in microseconds, counts as they are."""
+    def invoked(
+        self, region: str, endpoint: str, variant: str, component: str = "", **values: float
+    ) -> None:
+        """Write down an invocation: latencies in microseconds, counts as they are.
+
+        Args:
+            region: Where.
+            endpoint: The endpoint.
+            variant: Its variant.
+            component: The inference component that was asked for; empty: none.
+            values: What was measured, by CloudWatch's names.
+        """
         for name, value in values.items():
             unit = "Microseconds" if name.endswith("Latency") else "None"
-            self._add(region, INVOCATIONS, name, endpoint, variant, value, unit)
+            self._add(region, INVOCATIONS, name, _of(endpoint, variant), value, unit)
+            if component:
+                self._add(region, INVOCATIONS, name, of_component(component), value, unit)
         place = (region, endpoint, variant)
         self._busy_s[place] = self._busy_s.get(place, 0) + values.get("ModelLatency", 0) / 1e6
 
-    def sample(self, region: str, endpoint: str, variant: str, *, gpu_memory_share: float) -> None:
-        """Write down what a variant's instances use since the last time."""
+    def without_capacity(self, region: str, component: str) -> None:
+        """Write down that a component was invoked that had no copy."""
+        name = "NoCapacityInvocationFailures"
+        self._add(region, INVOCATIONS, name, of_component(component), 1.0, "Count")
+
+    def since(self, region: str, name: str, dimensions: _Dimensions, began: float) -> float:
+        """The sum of what was written of a metric of `AWS/SageMaker` since then, Unix seconds."""
+        points = self._points.get((region, INVOCATIONS, name, dimensions), ())
+        return sum(value for at, value, _ in points if at >= began)
+
+    def sample(
+        self,
+        region: str,
+        endpoint: str,
+        variant: str,
+        *,
+        gpu_memory_share: float,
+        component: str = "",
+    ) -> None:
+        """Write down what a variant's instances, or a component's copies, use since last time."""
         place = (region, endpoint, variant)
         now = time.monotonic()
         passed = max(now - self._sampled.get(place, now - 1), 1e-3)
@@ -76,7 +107,12 @@ class Metrics:
             "GPUMemoryUtilization": 100 * gpu_memory_share + random.uniform(0.5, 1.5),
             "DiskUtilization": random.uniform(21, 22),
         }.items():
-            self._add(region, USAGE, name, endpoint, variant, round(value, 3), "Percent")
+            self._add(region, USAGE, name, _of(endpoint, variant), round(value, 3), "Percent")
+            if component and name != "DiskUtilization":
+                part = f"{name}Normalized"
+                self._add(
+                    region, COPY_USAGE, part, of_component(component), round(value, 3), "Percent"
+                )
 
     def alarm_state(self, region: str, name: str) -> str:
         """An alarm's state; `INSUFFICIENT_DATA` where there is no such alarm."""
@@ -94,12 +130,10 @@ class Metrics:
         region: str,
         namespace: str,
         name: str,
-        endpoint: str,
-        variant: str,
+        dimensions: _Dimensions,
         value: float,
         unit: str,
     ) -> None:
-        dimensions = (("EndpointName", endpoint), ("VariantName", variant))
         series = self._points.setdefault((region, namespace, name, dimensions), deque(maxlen=_KEPT))
         series.append((time.time(), value, unit))
 
@@ -235,6 +269,15 @@ class Metrics:
         alarm["StateReason"] = call.text("StateReason")
         self._account.changed()
         return {}
+
+
+def of_component(name: str) -> _Dimensions:
+    """The dimensions of what is measured of an inference component."""
+    return (("InferenceComponentName", name),)
+
+
+def _of(endpoint: str, variant: str) -> _Dimensions:
+    return (("EndpointName", endpoint), ("VariantName", variant))
 
 
 def _by_period(

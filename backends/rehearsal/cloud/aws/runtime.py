@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from backends.rehearsal.cloud.aws.account import ACCOUNT_ID
+from backends.rehearsal.cloud.aws.components import NAME_NEEDED, NO_CAPACITY
+from backends.rehearsal.cloud.aws.endpoint_configs import hosts_components
 from backends.rehearsal.cloud.aws.wire import (
     AwsError,
     Call,
@@ -21,6 +23,7 @@ from backends.rehearsal.cloud.web import Json, Response
 if TYPE_CHECKING:
     import httpx
 
+    from backends.rehearsal.cloud.aws.components import Components
     from backends.rehearsal.cloud.aws.endpoints import Endpoints
     from backends.rehearsal.cloud.aws.metrics import Metrics
     from backends.rehearsal.cloud.run.instance import Instance
@@ -37,11 +40,13 @@ class Runtime:
 
     Args:
         endpoints: Whose instances answer.
+        components: Whose copies answer.
         metrics: Where latencies go.
     """
 
-    def __init__(self, endpoints: Endpoints, metrics: Metrics) -> None:
+    def __init__(self, endpoints: Endpoints, components: Components, metrics: Metrics) -> None:
         self._endpoints = endpoints
+        self._components = components
         self._metrics = metrics
         self._client: httpx.AsyncClient | None = None
 
@@ -170,6 +175,17 @@ class Runtime:
             raise absent
         if call.request.size > _MOST_BYTES:
             raise AwsError("ValidationError", "Request body is too large.", 413)
+        variants = endpoint["_config"]["ProductionVariants"]
+        component = _component(call)
+        if any(hosts_components(variant) for variant in variants):
+            return self._pick_copy(call, component)
+        if component:
+            raise AwsError(
+                "ValidationError",
+                "Inference Component Name header is not allowed for endpoints to which you dont "
+                "plan to deploy inference components. Please remove the Inference Component Name "
+                "header and try again.",
+            )
         wanted = call.request.headers.get("x-amzn-sagemaker-target-variant", "")
         found = self._endpoints.pick(call.region, name, wanted)
         if found is None and wanted:
@@ -180,6 +196,28 @@ class Runtime:
         if found is None or instance is None:
             raise AwsError("ServiceUnavailable", "The service is currently unavailable.", 503)
         return found[0], instance
+
+    def _pick_copy(self, call: Call, component: str) -> tuple[str, Instance]:
+        """The variant and the copy that answer.
+
+        Raises:
+            AwsError: No component was named, there is none of that name, or it has no copy.
+        """
+        name = call.text("EndpointName")
+        if not component:
+            raise AwsError("ValidationError", NAME_NEEDED)
+        found = self._components.find(call.region, component)
+        if found is None or found["EndpointName"] != name:
+            # The words are this rehearsal's.
+            raise AwsError(
+                "ValidationError", f"Inference Component {component} not found on endpoint {name}."
+            )
+        self._components.asked(call.region, component)
+        instance = self._components.pick(call.region, component)
+        if instance is None:
+            self._metrics.without_capacity(call.region, component)
+            raise AwsError("ValidationError", NO_CAPACITY)
+        return str(found["VariantName"]), instance
 
     async def _ask(self, call: Call, instance: Instance) -> httpx.Response:
         import httpx
@@ -203,7 +241,12 @@ class Runtime:
             values["OverheadLatency"] = random.uniform(*_OVERHEAD_US)
             values["Invocation5XXErrors"] = values["Invocation4XXErrors"] = 0.0
         self._metrics.invoked(
-            call.region, call.text("EndpointName"), variant, Invocations=1.0, **values
+            call.region,
+            call.text("EndpointName"),
+            variant,
+            _component(call),
+            Invocations=1.0,
+            **values,
         )
 
     def _model_error(self, call: Call, variant: str, status: int, body: bytes) -> AwsError:
@@ -254,6 +297,10 @@ class Runtime:
             424,
             _original(call, 500, words),
         )
+
+
+def _component(call: Call) -> str:
+    return call.request.headers.get("x-amzn-sagemaker-inference-component", "")
 
 
 def _original(call: Call, status: int, words: str) -> Json:

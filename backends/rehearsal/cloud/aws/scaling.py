@@ -1,15 +1,17 @@
-"""Application Auto Scaling of endpoint variants: targets and policies are kept, never acted on."""
+"""Application Auto Scaling: targets and policies of variants, kept; of components, acted on too."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from backends.rehearsal.cloud.aws.component_scaling import DIMENSION, PREFIX
 from backends.rehearsal.cloud.aws.wire import AwsError, Call, Service, page
 from backends.rehearsal.cloud.web import Json
 
 if TYPE_CHECKING:
     from backends.rehearsal.cloud.aws.account import Account
+    from backends.rehearsal.cloud.aws.component_scaling import ComponentScaling
     from backends.rehearsal.cloud.aws.endpoints import Endpoints
 
 _VARIANT = re.compile(r"endpoint/([^/]+)/variant/([^/]+)")
@@ -23,11 +25,15 @@ class AutoScaling:
     Args:
         account: Where they are kept.
         endpoints: What they are for.
+        components: Acts on those of inference components.
     """
 
-    def __init__(self, account: Account, endpoints: Endpoints) -> None:
+    def __init__(
+        self, account: Account, endpoints: Endpoints, components: ComponentScaling
+    ) -> None:
         self._account = account
         self._endpoints = endpoints
+        self._components = components
 
     def service(self) -> Service:
         """The service's handlers."""
@@ -43,27 +49,26 @@ class AutoScaling:
 
     def _register(self, call: Call) -> Json:
         resource = self._resource(call)
+        hosted = resource.startswith(PREFIX)
         found = _VARIANT.fullmatch(resource)
-        if found is None or call.text("ScalableDimension") != _COUNT:
+        if call.text("ScalableDimension") != (DIMENSION if hosted else _COUNT) or not (
+            hosted or found
+        ):
             raise AwsError(
                 "ValidationException",
                 f"Unsupported service namespace, resource type or scalable dimension: {resource}",
             )
-        try:
-            endpoint = self._endpoints.find(call.region, found[1])
-        except AwsError:
-            raise AwsError(
-                "ValidationException", f"SageMaker endpoint not found: {found[1]}"
-            ) from None
-        if found[2] not in {item["VariantName"] for item in endpoint["ProductionVariants"]}:
-            raise AwsError("ValidationException", f"SageMaker variant not found: {found[2]}")
+        if found is not None:
+            self._check_variant(call.region, found[1], found[2])
         targets = self._account.region(call.region)["targets"]
         before = targets.get(resource, {})
         least = call.params.get("MinCapacity", before.get("MinCapacity"))
         most = call.params.get("MaxCapacity", before.get("MaxCapacity"))
         if least is None or most is None:
             raise AwsError("ValidationException", "MinCapacity and MaxCapacity must be specified.")
-        if int(least) < 1:
+        if hosted:
+            self._components.check(call.region, resource, int(least))
+        elif int(least) < 1:
             # An endpoint without inference components keeps at least one instance of a variant.
             raise AwsError(
                 "ValidationException",
@@ -77,7 +82,7 @@ class AutoScaling:
         targets[resource] = {
             "ServiceNamespace": "sagemaker",
             "ResourceId": resource,
-            "ScalableDimension": _COUNT,
+            "ScalableDimension": DIMENSION if hosted else _COUNT,
             "MinCapacity": int(least),
             "MaxCapacity": int(most),
             "RoleARN": "arn:aws:iam::123456789012:role/aws-service-role/sagemaker.application-"
@@ -87,8 +92,23 @@ class AutoScaling:
                 "application-autoscaling", call.region, "scalable-target/rehearsal"
             ),
         }
+        if hosted:
+            self._components.registered(call.region, resource)
         self._account.changed()
         return {"ScalableTargetARN": targets[resource]["ScalableTargetARN"]}
+
+    def _check_variant(self, region: str, name: str, variant: str) -> None:
+        """Check that there is such a variant.
+
+        Raises:
+            AwsError: There is none.
+        """
+        try:
+            endpoint = self._endpoints.find(region, name)
+        except AwsError:
+            raise AwsError("ValidationException", f"SageMaker endpoint not found: {name}") from None
+        if variant not in {item["VariantName"] for item in endpoint["ProductionVariants"]}:
+            raise AwsError("ValidationException", f"SageMaker variant not found: {variant}")
 
     def _targets(self, call: Call) -> Json:
         wanted = call.params.get("ResourceIds")
