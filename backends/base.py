@@ -508,6 +508,18 @@ class FindsCapacity(Backend):
 class Scales(Backend):
     """Can change how many instances serve."""
 
+    async def check_zero(self, name: str) -> None:
+        """Refuse to set no instance at all, where nothing would start one again.
+
+        Raises:
+            InvalidInputError: Always, unless the target knows a way back from zero.
+        """
+        raise InvalidInputError(
+            "instances",
+            f"of 0 would stop all traffic of {name}.",
+            allowed="1 and more; stop_serving stops it",
+        )
+
     @abc.abstractmethod
     async def scaling_price(self, name: str, scaling: Scaling) -> Price | None:
         """What the deployment would cost per hour at most when scaled so."""

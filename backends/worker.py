@@ -205,6 +205,7 @@ JOBS: dict[str, Callable[[App, Job], Awaitable[dict[str, Any]]]] = {
     "cold_start": cold_start,
     "prepare_host": prepare_host,
     "stage_model": stage,
+    "deploy_component": later,
     "deploy_fallback": later,
     "destroy_when_settled": later,
     "start_serving": later,

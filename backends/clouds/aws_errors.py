@@ -130,6 +130,12 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         ConflictError,
+        r"Cannot \w+ inference component .* while it is in state",
+        "It is still being made or scaled, and SageMaker refuses every change until that is over.",
+        "Call wait_until_ready, then again.",
+    ),
+    rule(
+        ConflictError,
         r"Could not assume role",
         "The role was made moments ago and AWS does not know it everywhere yet, or its trust "
         "policy does not name sagemaker.amazonaws.com.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 
-from backends.knowledge import cloudrun, gce, sagemaker, tpu
+from backends.knowledge import cloudrun, gce, sagemaker, sagemaker_components, tpu
 from backends.knowledge.facts import Fact, published
 from backends.knowledge.targets import (
     CLOUDRUN_L4,
@@ -71,6 +71,7 @@ class Offer:
         after_destroy: What goes on billing after `destroy`, each with USD a month.
         may_end: Whether the cloud may take it away.
         options: Entries of plan_deployment's `options` that ask for this offer and no other.
+        refuses_asleep: Whether requests are refused, not kept waiting, while it wakes up.
     """
 
     target: str
@@ -87,7 +88,8 @@ class Offer:
     may_end: bool = False
     host_memory_gib: float = 0.0
     host_swap_gib: float = 0.0
-    options: tuple[tuple[str, str | list[str]], ...] = ()
+    options: tuple[tuple[str, str | bool | list[str]], ...] = ()
+    refuses_asleep: bool = False
 
     @property
     def title(self) -> str:
@@ -188,6 +190,7 @@ def offers(weights_gib: float = 10.0) -> tuple[Offer, ...]:
     found: list[Offer | None] = [_cloud_run(cloudrun.L4, CLOUDRUN_L4, weights_gib),
              _cloud_run(cloudrun.RTX6000, CLOUDRUN_RTX6000, weights_gib)]  # fmt: skip
     found += [_sagemaker(name) for name in ("ml.g6.xlarge", "ml.g6.2xlarge")]
+    found += [_sagemaker("ml.g6.xlarge", zero=True)]
     found += [_gce(spot=False), _gce(spot=True)]
     found += [_tpu(kind, chips) for chips in (1, 4, 8) for kind in ("on-demand", "flex-start")]
     found += [_tpu("spot", 1)]
@@ -256,12 +259,28 @@ def _cloud_run(
     )
 
 
-def _sagemaker(name: str) -> Offer | None:
+def _sagemaker(name: str, *, zero: bool = False) -> Offer | None:
     rate = sagemaker.USD_PER_HOUR.get(("us-east-2", name))
     if rate is None:
         return None
     kind = sagemaker.TYPES[name]
     variant = "" if name == "ml.g6.xlarge" else name
+    options: tuple[tuple[str, str | bool | list[str]], ...] = (("instance_types", [name]),)
+    if zero:
+        return Offer(
+            "sagemaker-l4",
+            f"{variant} scale to zero".strip(),
+            SAGEMAKER_L4,
+            "us-east-2",
+            1,
+            (Part(name, rate.value, rate),),
+            scales_to_zero=True,
+            idle_s=sagemaker_components.IDLE_S.value,
+            stopped_usd_per_month=3 * sagemaker_components.ALARM_USD_PER_MONTH.value,
+            host_memory_gib=kind.memory_gib,
+            options=(*options, ("scale_to_zero", True)),
+            refuses_asleep=True,
+        )
     return Offer(
         "sagemaker-l4",
         variant,
@@ -270,7 +289,7 @@ def _sagemaker(name: str) -> Offer | None:
         1,
         (Part(name, rate.value, rate),),
         host_memory_gib=kind.memory_gib,
-        options=(("instance_types", [name]),),
+        options=options,
     )
 
 

@@ -139,8 +139,58 @@ SIGNATURES: tuple[Signature, ...] = (
     signature(
         "zero_not_offered",
         r"Min instance count needs to be greater than 0|only supported for inference component",
-        "This region or kind of endpoint cannot be scaled to zero instances.",
+        "This region, or this kind of endpoint, does not let the number of instances be zero.",
+        "Deploy in another region (us-east-1 takes it), or without options.scale_to_zero: then "
         "stop_serving(target='{target}', name='{name}') ends the cost and keeps the settings.",
+    ),
+    signature(
+        "no_copy",
+        r"Inference Component has no capacity to process this request",
+        "It is at zero copies, so nothing could answer. Where automatic scaling is set up, the "
+        "request wakes it, which takes some twelve minutes.",
+        "wait_until_ready(target='{target}', name='{name}'), then ask again; "
+        "update_scaling(target='{target}', name='{name}', instances=1) starts it where no request "
+        "does.",
+    ),
+    signature(
+        "no_room",
+        r"not enough hardware resources on the instances for this endpoint",
+        "A copy asks for more than an instance gives, or the most instances are taken: a copy "
+        "takes whole GPUs, and of the memory only a small part can be reserved (1024 MB is, 4096 "
+        "MB is not, of 16 GiB).",
+        "destroy(target='{target}', name='{name}') and deploy with more options.instances or types "
+        "with more GPUs (options.tensor_parallel_size is what a copy takes).",
+    ),
+    signature(
+        "component_busy",
+        r"Cannot \w+ inference component .* while it is in state",
+        "A component that is being made or scaled is not changed; that passes by itself.",
+        "wait_until_ready(target='{target}', name='{name}'), then again.",
+    ),
+    signature(
+        "component_named",
+        r"Inference Component Name header is required",
+        "The endpoint hosts inference components, and the request named none.",
+        "query_model names it by itself; other clients pass InferenceComponentName='{name}'.",
+    ),
+    signature(
+        "no_components",
+        r"Inference Components are not supported in this Endpoint",
+        "The endpoint holds its model itself, so nothing can be put on it.",
+        "destroy(target='{target}', name='{name}') and deploy with options.scale_to_zero.",
+    ),
+    signature(
+        "copies_at_first",
+        r"copy count an integer larger than 0",
+        "SageMaker makes no component without a copy: the first one is always started.",
+        "Deploy with one copy; update_scaling(target='{target}', name='{name}', instances=0) takes "
+        "it away afterwards.",
+    ),
+    signature(
+        "hosts_components",
+        r"while it hosts inference components",
+        "An endpoint is deleted after what it hosts, not before.",
+        "destroy(target='{target}', name='{name}') deletes both, in that order.",
     ),
 )
 

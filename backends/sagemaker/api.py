@@ -6,8 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from backends.core.errors import NotFoundError
+from backends.core.errors import DevopsError, NotFoundError
+from backends.core.names import is_ours
+from backends.core.problems import or_problem, words_of
 from backends.sagemaker.commands import NAME_TAG, deployment_of
+from backends.sagemaker.component_commands import DIMENSION, resource_id
+from backends.sagemaker.components import Bounds, Component, component_of, seconds_of
 from backends.sagemaker.endpoints import (
     Config,
     Deployed,
@@ -16,7 +20,6 @@ from backends.sagemaker.endpoints import (
     config_of,
     endpoint_of,
     model_of,
-    seconds_of,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +66,96 @@ class SageMakerApi:
                 config = await self.config(region, endpoint.config)
             except NotFoundError:
                 config = None
-        return Deployed(name, region, config, endpoint)
+        component: Component | None = None
+        if config is not None and config.of_components:
+            component = await self.component_or_none(region, name)
+        return Deployed(name, region, config, endpoint, component)
+
+    async def component_or_none(self, region: str, name: str) -> Component | None:
+        """The inference component of a name with what automatic scaling may do to it, or None."""
+        raw, bounds = await asyncio.gather(
+            or_problem(
+                self._aws.call(
+                    "sagemaker",
+                    "describe_inference_component",
+                    region,
+                    InferenceComponentName=name,
+                )
+            ),
+            self.bounds(region, name),
+        )
+        if isinstance(raw, NotFoundError):
+            return None
+        if isinstance(raw, DevopsError):
+            raise raw
+        return component_of(raw, bounds)
+
+    async def bounds(self, region: str, name: str) -> Bounds:
+        """What automatic scaling may do to a component; where it cannot be asked, why."""
+        found = await or_problem(
+            self._aws.items(
+                "application-autoscaling",
+                "describe_scalable_targets",
+                "ScalableTargets",
+                region,
+                ServiceNamespace="sagemaker",
+                ResourceIds=[resource_id(name)],
+                ScalableDimension=DIMENSION,
+            )
+        )
+        if isinstance(found, DevopsError):
+            return Bounds(problem=words_of(found))
+        if not found:
+            return Bounds()
+        return Bounds(int(found[0]["MinCapacity"]), int(found[0]["MaxCapacity"]))
+
+    async def wake_policy_arn(self, region: str, name: str, policy: str) -> str:
+        """The ARN of a component's scaling policy.
+
+        Raises:
+            NotFoundError: There is none of that name.
+        """
+        found = await self._aws.items(
+            "application-autoscaling",
+            "describe_scaling_policies",
+            "ScalingPolicies",
+            region,
+            ServiceNamespace="sagemaker",
+            ResourceId=resource_id(name),
+            PolicyNames=[policy],
+        )
+        if not found:
+            raise NotFoundError(f"{name} has no scaling policy {policy} in {region}.")
+        return str(found[0]["PolicyARN"])
+
+    async def components_on(self, region: str, endpoint: str) -> dict[str, Mapping[str, str]]:
+        """Every component of an endpoint, by name, with its tags."""
+        found = await self._aws.items(
+            "sagemaker", "list_inference_components", "InferenceComponents", region,
+            EndpointNameEquals=endpoint,
+        )  # fmt: skip
+        tags = await asyncio.gather(
+            *(self._tags(region, str(item["InferenceComponentArn"])) for item in found)
+        )
+        names = [str(item["InferenceComponentName"]) for item in found]
+        return dict(zip(names, tags, strict=True))
+
+    async def component_tags(self, region: str, component: Component) -> Mapping[str, str]:
+        """A component's tags."""
+        return await self._tags(region, component.arn)
+
+    async def models_of(self, region: str, name: str) -> list[str]:
+        """The models that were made for a deployment; those of ours only."""
+        found = await self._aws.items(
+            "sagemaker", "list_models", "Models", region, NameContains=f"{name}-vllm-"
+        )
+        named = [item for item in found if deployment_of(str(item["ModelName"])) == name]
+        tags = await asyncio.gather(*(self._tags(region, str(item["ModelArn"])) for item in named))
+        return [
+            str(item["ModelName"])
+            for item, tag in zip(named, tags, strict=True)
+            if is_ours(tag) and tag.get(NAME_TAG) == name
+        ]
 
     async def all_deployed(self, region: str) -> list[Deployed]:
         """Every endpoint of a region, and every configuration of ours that has none (stopped)."""

@@ -116,6 +116,12 @@ class SageMakerBackend(
 
         return await find_capacity(self, place)
 
+    async def check_zero(self, name: str) -> None:
+        """No instances: only what was deployed to scale to zero; `scale` says how."""
+        from backends.sagemaker.scaling import refuse_zero
+
+        refuse_zero(self, await self.ours(name))
+
     async def scaling_price(self, name: str, scaling: Scaling) -> Price | None:
         """What it would cost per hour at most when scaled so."""
         from backends.sagemaker.scaling import price_of
@@ -164,14 +170,15 @@ class SageMakerBackend(
 
     async def logs(self, name: str, source: str | None, lines: int) -> LogsAnswer:
         """The newest lines of its containers."""
-        from backends.sagemaker.logs import SOURCES, log_group
+        from backends.sagemaker.logs import SOURCES
 
         deployed = await self.find(name)
         chosen = source or "container"
-        since = deployed.endpoint.created_at if deployed.endpoint else 0.0
+        begun = deployed.component or deployed.endpoint
+        since = begun.created_at if begun else 0.0
         try:
             entries, streams = await self.log_reader.lines(
-                deployed.region, name, chosen, lines, since
+                deployed.region, deployed.log_group, chosen, lines, since
             )
         except NotFoundError as error:
             status = await self.status(name)
@@ -187,7 +194,7 @@ class SageMakerBackend(
             [entry.shown(of_several=streams > 1) for entry in entries],
             source=chosen,
             sources=list(SOURCES),
-            of=f", of {log_group(name)} in {deployed.region}",
+            of=f", of {deployed.log_group} in {deployed.region}",
         )
 
     @classmethod
@@ -202,8 +209,9 @@ class SageMakerBackend(
         """What to use instead of a tool this target lacks."""
         return {
             "prepare_host": "SageMaker needs no host; the image holds everything.",
-            "probe_cold_start": "These endpoints cannot scale to zero: stop_serving and "
-            "start_serving make a cold start, and wait_until_ready times its phases.",
+            "probe_cold_start": "wait_until_ready times the phases of every start: after "
+            "update_scaling(instances=0) and (instances=1) where it was deployed with "
+            "options.scale_to_zero, else after stop_serving and start_serving.",
             "stage_model": "Weights come from Hugging Face at each start; or give "
             "model='s3://BUCKET/FOLDER' that holds a checkpoint (aws s3 sync).",
             "save_hf_token": "Gemma 4 needs no token: its weights are open to everybody.",

@@ -171,12 +171,13 @@ def habits(spec: SageMakerSpec, world: World, found: Deployed | None) -> list[st
             "endpoint exists, whichever it is placed on."
         )
     if not spec.fallback_regions and found is None:
+        instead = " options.fallback_regions goes on in other regions by itself."
         warnings.append(
             "Whether an instance is free is not known before: if none is, it fails after about "
-            f"{CAPACITY_WAIT_S.value / 60:.0f} minutes, at no cost. options.fallback_regions goes "
-            "on in other regions by itself."
+            f"{CAPACITY_WAIT_S.value / 60:.0f} minutes, at no cost."
+            + ("" if spec.scale_to_zero else instead)
         )
-    if found is not None and found.endpoint is not None:
+    if found is not None and found.endpoint is not None and not found.of_components:
         what = "the candidate runs beside what serves" if spec.candidate else "old and new run"
         warnings.append(
             f"During the update {what} at the same time: both are paid for, and both hold quota."

@@ -108,6 +108,12 @@ def variant(spec: SageMakerSpec, model: str, name: str, ami: str, weight: float)
         "ModelDataDownloadTimeoutInSeconds": spec.download_timeout_s,
         "InferenceAmiVersion": ami,
     }
+    return value | placement(spec)
+
+
+def placement(spec: SageMakerSpec) -> dict[str, Any]:
+    """Which instances a variant is put on, and how long they are looked for."""
+    value: dict[str, Any] = {}
     # Either one type or a pool; SageMaker refuses both (CLI 1.45 and 2.38, 2026-11-30).
     if len(spec.instance_types) == 1:
         value["InstanceType"] = spec.instance_types[0]
@@ -153,7 +159,8 @@ def policy(spec: SageMakerSpec, partition: str, account: str) -> dict[str, Any]:
         owner, _, path = spec.image.partition("/")
         repository = path.partition("@")[0].partition(":")[0]
         images = f"arn:{partition}:ecr:*:{owner.partition('.')[0]}:repository/{repository}"
-    logs = f"arn:{partition}:logs:*:{account}:log-group:/aws/sagemaker/Endpoints/{spec.name}"
+    kind = "InferenceComponents" if spec.scale_to_zero else "Endpoints"
+    logs = f"arn:{partition}:logs:*:{account}:log-group:/aws/sagemaker/{kind}/{spec.name}"
     statements: list[dict[str, Any]] = [
         {
             "Effect": "Allow",
@@ -204,7 +211,8 @@ def policy(spec: SageMakerSpec, partition: str, account: str) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------- argv
 
 
-def _aws(service: str, operation: str, region: str, **values: object) -> Argv:
+def aws_argv(service: str, operation: str, region: str, **values: object) -> Argv:
+    """One aws command: values that are not text as JSON, flags by their parameter's name."""
     args = [service, operation]
     for key, value in values.items():
         args += [f"--{key.replace('_', '-')}", value if isinstance(value, str) else _json(value)]
@@ -217,7 +225,7 @@ def _json(value: object) -> str:
 
 def create_role(region: str, name: str, further: Sequence[str]) -> Argv:
     """Make the execution role. IAM has no regions; the flag only says which partition."""
-    return _aws(
+    return aws_argv(
         "iam",
         "create-role",
         region,
@@ -230,7 +238,7 @@ def create_role(region: str, name: str, further: Sequence[str]) -> Argv:
 
 def put_policy(spec: SageMakerSpec, partition: str, account: str) -> Argv:
     """Give it its rights, as a policy of its own."""
-    return _aws(
+    return aws_argv(
         "iam",
         "put-role-policy",
         str(spec.region),
@@ -242,19 +250,19 @@ def put_policy(spec: SageMakerSpec, partition: str, account: str) -> Argv:
 
 def delete_policy(region: str, role: str) -> Argv:
     """Take its rights."""
-    return _aws("iam", "delete-role-policy", region, role_name=role, policy_name=POLICY)
+    return aws_argv("iam", "delete-role-policy", region, role_name=role, policy_name=POLICY)
 
 
 def delete_role(region: str, role: str) -> Argv:
     """Delete the role."""
-    return _aws("iam", "delete-role", region, role_name=role)
+    return aws_argv("iam", "delete-role", region, role_name=role)
 
 
 def create_model(
     region: str, model: str, role_arn: str, value: Mapping[str, Any], tags: Sequence[object]
 ) -> Argv:
     """Make the model: image, variables, where weights are."""
-    return _aws(
+    return aws_argv(
         "sagemaker",
         "create-model",
         region,
@@ -266,22 +274,32 @@ def create_model(
 
 
 def create_config(
-    region: str, config: str, variants: Sequence[Mapping[str, Any]], tags: Sequence[object]
+    region: str,
+    config: str,
+    variants: Sequence[Mapping[str, Any]],
+    tags: Sequence[object],
+    role_arn: str = "",
 ) -> Argv:
-    """Make the endpoint configuration: which instances the model is put on."""
-    return _aws(
-        "sagemaker",
-        "create-endpoint-config",
-        region,
-        endpoint_config_name=config,
-        production_variants=list(variants),
-        tags=list(tags),
+    """Make the endpoint configuration: which instances the model is put on.
+
+    Args:
+        region: Where.
+        config: Its name.
+        variants: Its production variants.
+        tags: Its tags.
+        role_arn: The execution role, which a configuration whose variants have no model needs.
+    """
+    values: dict[str, object] = {"production_variants": list(variants), "tags": list(tags)}
+    if role_arn:
+        values["execution_role_arn"] = role_arn
+    return aws_argv(
+        "sagemaker", "create-endpoint-config", region, endpoint_config_name=config, **values
     )
 
 
 def create_endpoint(region: str, name: str, config: str, tags: Sequence[object]) -> Argv:
     """Make the endpoint; billing begins once an instance is placed."""
-    return _aws(
+    return aws_argv(
         "sagemaker",
         "create-endpoint",
         region,
@@ -306,13 +324,13 @@ def update_endpoint(
     values: dict[str, object] = {"endpoint_name": name, "endpoint_config_name": config}
     if rollout is not None:
         values["deployment_config"] = rollout
-    argv = _aws("sagemaker", "update-endpoint", region, **values)
+    argv = aws_argv("sagemaker", "update-endpoint", region, **values)
     return (*argv, "--retain-all-variant-properties") if retain else argv
 
 
 def update_variants(region: str, name: str, wanted: Sequence[Mapping[str, Any]]) -> Argv:
     """Change weights or instance counts of an endpoint's variants."""
-    return _aws(
+    return aws_argv(
         "sagemaker",
         "update-endpoint-weights-and-capacities",
         region,
@@ -323,22 +341,22 @@ def update_variants(region: str, name: str, wanted: Sequence[Mapping[str, Any]])
 
 def delete_endpoint(region: str, name: str) -> Argv:
     """Delete the endpoint, which ends the billing."""
-    return _aws("sagemaker", "delete-endpoint", region, endpoint_name=name)
+    return aws_argv("sagemaker", "delete-endpoint", region, endpoint_name=name)
 
 
 def delete_config(region: str, config: str) -> Argv:
     """Delete an endpoint configuration."""
-    return _aws("sagemaker", "delete-endpoint-config", region, endpoint_config_name=config)
+    return aws_argv("sagemaker", "delete-endpoint-config", region, endpoint_config_name=config)
 
 
 def delete_model(region: str, model: str) -> Argv:
     """Delete a model; weights in a bucket stay."""
-    return _aws("sagemaker", "delete-model", region, model_name=model)
+    return aws_argv("sagemaker", "delete-model", region, model_name=model)
 
 
 def put_alarm(region: str, name: str, variant_: str, tags: Sequence[object]) -> Argv:
     """An alarm on server errors of a variant, for a rollout to be undone by."""
-    return _aws(
+    return aws_argv(
         "cloudwatch",
         "put-metric-alarm",
         region,
@@ -362,7 +380,7 @@ def put_alarm(region: str, name: str, variant_: str, tags: Sequence[object]) -> 
 
 def delete_alarm(region: str, name: str) -> Argv:
     """Delete that alarm."""
-    return _aws("cloudwatch", "delete-alarms", region, alarm_names=alarm_name(name))
+    return aws_argv("cloudwatch", "delete-alarms", region, alarm_names=alarm_name(name))
 
 
 def _resource(name: str, variant_: str) -> str:
@@ -371,7 +389,7 @@ def _resource(name: str, variant_: str) -> str:
 
 def register_scaling(region: str, name: str, variant_: str, low: int, high: int) -> Argv:
     """Let Application Auto Scaling choose the number of instances."""
-    return _aws(
+    return aws_argv(
         "application-autoscaling",
         "register-scalable-target",
         region,
@@ -385,7 +403,7 @@ def register_scaling(region: str, name: str, variant_: str, low: int, high: int)
 
 def put_scaling_policy(region: str, name: str, variant_: str, target: float) -> Argv:
     """Scale so that each instance has about so many requests at once."""
-    return _aws(
+    return aws_argv(
         "application-autoscaling",
         "put-scaling-policy",
         region,
@@ -407,7 +425,7 @@ def put_scaling_policy(region: str, name: str, variant_: str, target: float) -> 
 
 def deregister_scaling(region: str, name: str, variant_: str) -> Argv:
     """Go back to a number of instances set by hand."""
-    return _aws(
+    return aws_argv(
         "application-autoscaling",
         "deregister-scalable-target",
         region,

@@ -16,6 +16,7 @@ from backends.core.errors import (
 from backends.core.plans import Plan, Step, describe, said
 from backends.core.problems import or_problem
 from backends.knowledge.sagemaker import PROFILE, SAGEMAKER_IMAGE_NOTE, USD_PER_GIB_LOGS, ami_for
+from backends.sagemaker import component_deploying
 from backends.sagemaker.checks import check_beside, check_name, chosen_types, habits
 from backends.sagemaker.endpoints import Deployed
 from backends.sagemaker.fit import check_fit
@@ -44,19 +45,28 @@ async def plan_deployment(target: SageMakerLooking, spec: SageMakerSpec) -> Plan
         NotManagedError: An endpoint of that name is there and not ours.
         QuotaError: It does not fit the account's quotas.
     """
-    types: list[str] = list(default_types(spec))
     region = spec.region or await _home(target, spec.name)
+    if spec.scale_to_zero:
+        there = await or_problem(target.find(spec.name, region))
+        if not isinstance(there, DevopsError) and there.of_components and there.endpoint:
+            spec = component_deploying.as_it_stands(spec, there)
+    types: list[str] = list(default_types(spec))
     early = resolved(spec, region, types)
     _check_regions(target, early)
     world = await look(
         target, spec.name, (region, *spec.fallback_regions), image=spec.image is None
     )
     check_name(target, early, world)
+    component_deploying.check_kind(target, early, world.found(spec.name, region))
     _check_role(world, early)
     place = world.places[0]
     found = world.found(spec.name, region)
     running = found if found is not None and found.endpoint is not None else None
     with_model = spec.model_copy(update={"model": early.model})
+    if running is not None and running.of_components:
+        # Nothing is put beside it: what it stands on has its quota.
+        with_model = with_model.model_copy(update={"ignore_quota": True})
+        place = replace(place, limits=None)
     try:
         types, left_out = chosen_types(with_model, types, place, int(early.instances or 1))
     except QuotaError:
@@ -70,13 +80,18 @@ async def plan_deployment(target: SageMakerLooking, spec: SageMakerSpec) -> Plan
     full = resolved(spec, region, types)
     fit = check_fit(full)
     notes = [*left_out, *_notes(full, place)]
+    if full.scale_to_zero:
+        notes += component_deploying.notes(full)
     warnings = [
         *(problem for item in world.places for problem in item.problems),
         *fit.warnings,
+        *(component_deploying.warnings(running is not None) if full.scale_to_zero else ()),
         *habits(full, world, running),
     ]
     steps = role_steps(full, world)
-    if running is not None:
+    if full.scale_to_zero:
+        steps += await component_deploying.plan_steps(target, full, world, place, found)
+    elif running is not None:
         steps += await _update(target, full, world, place, running)
     else:
         steps += await _create(target, full, world, place)
@@ -98,7 +113,9 @@ async def plan_deployment(target: SageMakerLooking, spec: SageMakerSpec) -> Plan
             {key: info.description or "" for key, info in SageMakerSpec.model_fields.items()},
         ),
         keeps_billing=[
-            f"{full.instances} instances day and night, whether used or not, until destroy or "
+            component_deploying.keeps_billing()
+            if full.scale_to_zero
+            else f"{full.instances} instances day and night, whether used or not, until destroy or "
             "stop_serving.",
             f"Its log: about {USD_PER_GIB_LOGS.value:g} USD a GiB; it stays when the endpoint is "
             "deleted.",
@@ -246,6 +263,8 @@ async def _price(
         price = price.model_copy(
             update={"basis": f"{price.basis}; the dearest of the regions listed"}
         )
+    if spec.scale_to_zero:
+        return component_deploying.price_words(price, spec)
     if running is not None and spec.candidate and price.usd_per_hour is not None:
         price = price.model_copy(
             update={"basis": f"{price.basis}; for the candidate, beside what runs already"}
@@ -270,8 +289,8 @@ def _notes(spec: SageMakerSpec, place: Place) -> list[str]:
     else:
         notes.append(SAGEMAKER_IMAGE_NOTE)
     notes.append(
-        f"A container that is not healthy after {spec.startup_timeout_s} s fails the endpoint; "
-        "until then it cannot be deleted."
+        f"A container that is not healthy after {spec.startup_timeout_s} s fails the "
+        f"{'component' if spec.scale_to_zero else 'endpoint'}; until then it cannot be deleted."
     )
     return notes
 
@@ -279,6 +298,8 @@ def _notes(spec: SageMakerSpec, place: Place) -> list[str]:
 def _summary(target: SageMakerLooking, spec: SageMakerSpec, running: Deployed | None) -> str:
     what = "deploy a candidate of" if spec.candidate else "deploy"
     again = " again" if running is not None else ""
+    if spec.scale_to_zero:
+        again += ", to scale to zero,"
     then = f", else in {', '.join(spec.fallback_regions)}" if spec.fallback_regions else ""
     return (
         f"{what} {spec.model} as {target.at(spec.name)}{again} on {spec.instances} x "

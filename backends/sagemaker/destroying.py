@@ -12,9 +12,8 @@ from backends.core.answers import Price
 from backends.core.errors import ConflictError
 from backends.core.plans import Plan, Step
 from backends.knowledge.sagemaker import TARGET, USD_PER_GIB_LOGS
-from backends.sagemaker import commands
+from backends.sagemaker import commands, component_ending
 from backends.sagemaker.endpoints import BUSY, Config, Deployed
-from backends.sagemaker.logs import log_group
 from backends.sagemaker.steps import state_of
 from backends.sagemaker.world import role_of
 
@@ -60,16 +59,21 @@ async def plan_destroy(target: SageMakerLooking, name: str, options: SageMakerEn
         )
     configs = await _all_configs(target, deployed)
     steps, keeps = await _deletions(target, deployed, configs, options)
-    if busy:
+    hosts = any(step.data["thing"] == "no component" for step in steps)
+    if busy or hosts:
         steps = [
             Step(
-                title="Start an operation that deletes it as soon as SageMaker lets it",
+                title="Start an operation that deletes it as soon as SageMaker lets it"
+                + (", what it hosts first" if hosts else ""),
                 kind="operation",
                 data={"operation": "destroy_when_settled", "region": region},
             ),
             *(
                 step.model_copy(
-                    update={"kind": "later", "title": f"When it has settled: {step.title}"}
+                    update={
+                        "kind": "later",
+                        "title": step.title if not busy else f"When it has settled: {step.title}",
+                    }
                 )
                 for step in steps
             ),
@@ -123,7 +127,8 @@ async def _deletions(
     target: SageMakerLooking, deployed: Deployed, configs: list[Config], options: SageMakerEnd
 ) -> tuple[list[Step], list[str]]:
     name, region = deployed.name, deployed.region
-    steps: list[Step] = []
+    hosting = [item for item in configs if item.of_components]
+    steps: list[Step] = await component_ending.deletions(target, deployed) if hosting else []
     if deployed.endpoint is not None and deployed.endpoint.status != "Deleting":
         steps += await _scaling_steps(target, deployed)
         steps.append(
@@ -146,7 +151,13 @@ async def _deletions(
                 config.region,
             )
         )
-        models |= {(config.region, variant.model): None for variant in config.variants}
+        models |= {
+            (config.region, variant.model): None for variant in config.variants if variant.model
+        }
+    for config in hosting:
+        # Such a configuration names no model; those of earlier settings are there too.
+        found = await target.api.models_of(config.region, name)
+        models |= {(config.region, model): None for model in found}
     for place, model in models:
         # A model that somebody else made stays, whatever configuration of ours names it.
         if commands.deployment_of(model) == name:
@@ -171,7 +182,7 @@ async def _deletions(
         )
     role_steps, role_note = await _role_steps(target, deployed, options)
     keeps = [
-        f"Its log {log_group(name)} stays, at 0.03 USD per GiB and month (written at "
+        f"Its log {deployed.log_group} stays, at 0.03 USD per GiB and month (written at "
         f"{USD_PER_GIB_LOGS.value:g} USD a GiB).",
         *role_note,
     ]
@@ -253,6 +264,8 @@ async def plan_stop(target: SageMakerLooking, name: str) -> Plan:
         ConflictError: It is stopped, or SageMaker is at it.
     """
     deployed = await target.ours(name)
+    if deployed.of_components:
+        return component_ending.plan_stop(target, deployed)
     region, endpoint, config = deployed.region, deployed.endpoint, deployed.config
     if endpoint is None:
         raise ConflictError(
@@ -291,8 +304,8 @@ async def plan_stop(target: SageMakerLooking, name: str) -> Plan:
         price=Price(usd_per_hour=0, basis="no instance runs; configuration and model are free"),
         keeps_billing=[],
         warnings=[
-            "SageMaker cannot scale this endpoint to zero and keep it: only endpoints of inference "
-            "components can, in some regions.",
+            "SageMaker cannot scale this endpoint to zero and keep it: only what is deployed with "
+            "options.scale_to_zero can, in some regions.",
             "Nobody is answered meanwhile, and starting again needs a free instance (minutes, or "
             "none in this region).",
         ],

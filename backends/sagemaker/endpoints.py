@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.knowledge.sagemaker import TYPES
+from backends.sagemaker.components import Component, seconds_of
 
 BUSY = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting"})
 """States in which SageMaker refuses every change."""
@@ -128,11 +128,17 @@ class Config:
     created_at: float
     variants: tuple[PlannedVariant, ...]
     tags: Mapping[str, str] = field(default_factory=dict)
+    role_arn: str = ""
 
     @property
     def managed(self) -> bool:
         """Whether it carries our tag."""
         return self.tags.get(MANAGED_BY) == MANAGED_BY_US
+
+    @property
+    def of_components(self) -> bool:
+        """Whether its instances stand empty until inference components are put on them."""
+        return bool(self.variants) and not any(variant.model for variant in self.variants)
 
     @property
     def is_l4(self) -> bool:
@@ -181,12 +187,28 @@ class Deployed:
         region: Where.
         config: What it is made from; None where SageMaker has lost it.
         endpoint: None: stopped.
+        component: What it hosts, where it scales to zero; None: nothing yet, or it is not of them.
     """
 
     name: str
     region: str
     config: Config | None
     endpoint: Endpoint | None = None
+    component: Component | None = None
+
+    @property
+    def of_components(self) -> bool:
+        """Whether it is made to scale to zero: its model is an inference component's."""
+        return self.config is not None and self.config.of_components
+
+    @property
+    def log_group(self) -> str:
+        """Where SageMaker writes what its containers print.
+
+        Components have groups of their own (public code of several that read them, 2026-12-01).
+        """
+        kind = "InferenceComponents" if self.of_components else "Endpoints"
+        return f"/aws/sagemaker/{kind}/{self.name}"
 
     @property
     def managed(self) -> bool:
@@ -269,6 +291,7 @@ def config_of(raw: Mapping[str, Any], region: str, tags: Mapping[str, str]) -> C
         created_at=seconds_of(raw.get("CreationTime")),
         variants=tuple(variants),
         tags=tags,
+        role_arn=str(raw.get("ExecutionRoleArn") or ""),
     )
 
 
@@ -284,8 +307,3 @@ def model_of(raw: Mapping[str, Any]) -> Model:
         role_arn=str(raw.get("ExecutionRoleArn") or ""),
         weights=str(data.get("S3Uri") or container.get("ModelDataUrl") or ""),
     )
-
-
-def seconds_of(value: object) -> float:
-    """A time of AWS's as Unix seconds; 0 where there is none."""
-    return value.timestamp() if isinstance(value, datetime) else 0.0

@@ -72,6 +72,7 @@ class SageMakerFinding(Backend):
         self.catalogue: Catalogue = Catalogue(self.aws)
         self.log_reader: LogReader = LogReader(self.aws)
         self._where: dict[str, str] = {}
+        self._asked_in_vain: dict[str, float] = {}
 
     # --------------------------------------------------------------------------------- finding
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from backends.core.errors import (
@@ -39,7 +39,7 @@ async def run_later(
 
     Args:
         target: The target.
-        kind: `deploy_fallback` or `destroy_when_settled`.
+        kind: `deploy_fallback`, `deploy_component` or `destroy_when_settled`.
         name: The deployment.
         params: The region, and the plan's later steps.
         job: Progress out, the wish to stop in. Stopping changes nothing that is there.
@@ -54,6 +54,12 @@ async def run_later(
         return await _destroy(target, name, region, steps, job)
     if kind == "deploy_fallback":
         return await _fall_back(target, name, region, steps, job)
+    if kind == "deploy_component":
+        from backends.sagemaker.component_later import put_on
+
+        return await put_on(
+            target, name, region, steps, job, lambda: _settled(target, name, region, job)
+        )
     raise OperationError(f"{target.target} has no operation of kind {kind!r}.")
 
 
@@ -61,13 +67,15 @@ async def _destroy(
     target: SageMakerLooking, name: str, region: str, steps: Sequence[Step], job: WorkerJob
 ) -> dict[str, Any]:
     """Wait until SageMaker lets it be deleted, then run the plan's deletions."""
+    from backends.sagemaker.component_later import run_component_step
+
     endpoint = await _settled(target, name, region, job)
     if job.should_stop():
         return {"region": region, "deleted": "nothing: stopped before it settled"}
     done: list[str] = []
     for step in steps:
         job.progress(len(done), len(steps), step.title)
-        done.append(await run_command(target, name, step))
+        done.append(await run_component_step(target, name, step, job))
     settled = endpoint.status if endpoint is not None else "gone"
     return {"region": region, "settled_as": settled, "done": done}
 
@@ -118,11 +126,30 @@ async def _create(target: SageMakerLooking, name: str, steps: Sequence[Step]) ->
     Raises:
         StepFailedError: A step failed; what the earlier ones made there is named with its undo.
     """
+
+    async def run(step: Step) -> str:
+        return await run_command(target, name, step)
+
+    await run_all(target, name, steps, run)
+
+
+async def run_all(
+    target: SageMakerLooking,
+    name: str,
+    steps: Sequence[Step],
+    run: Callable[[Step], Awaitable[str]],
+) -> list[str]:
+    """Run steps one after the other; returns what each did, in words.
+
+    Raises:
+        StepFailedError: A step failed; what the earlier ones made there is named with its undo.
+    """
+    done: list[str] = []
     made: list[str] = []
     undo: list[str] = []
     for step in steps:
         try:
-            await run_command(target, name, step)
+            done.append(await run(step))
         except DevopsError as error:
             left = [*made, *getattr(error, "made", [])]
             named = f" Made there before: {'; '.join(left)}." if left else ""
@@ -138,6 +165,7 @@ async def _create(target: SageMakerLooking, name: str, steps: Sequence[Step]) ->
             ) from error
         made += [str(item) for item in step.data.get("creates", ())]
         undo += [str(step.data["undo"])] if step.data.get("undo") else []
+    return done
 
 
 async def _clear(target: SageMakerLooking, endpoint: Endpoint) -> None:

@@ -77,11 +77,6 @@ class _Following:
     last_at: float = 0.0
 
 
-def log_group(name: str) -> str:
-    """Where SageMaker writes what an endpoint's containers print."""
-    return f"/aws/sagemaker/Endpoints/{name}"
-
-
 class LogReader:
     """Reads the logs of endpoints.
 
@@ -95,17 +90,17 @@ class LogReader:
         self._sights: dict[tuple[str, str], tuple[float, float, Sight]] = {}
         self._turns: dict[tuple[str, str], asyncio.Lock] = {}
 
-    async def streams(self, region: str, name: str, since: float) -> list[str]:
+    async def streams(self, region: str, group: str, since: float) -> list[str]:
         """The log streams that were made since then, newest first.
 
         Raises:
-            NotFoundError: There is no log group: no container of that name was ever started.
+            NotFoundError: There is no such log group: no container was ever started.
         """
         answer = await self._aws.call(
             "logs",
             "describe_log_streams",
             region,
-            logGroupName=log_group(name),
+            logGroupName=group,
             orderBy="LastEventTime",
             descending=True,
             limit=50,
@@ -121,13 +116,13 @@ class LogReader:
         return [str(item["logStreamName"]) for item in found]
 
     async def lines(
-        self, region: str, name: str, source: str, lines: int, since: float
+        self, region: str, group: str, source: str, lines: int, since: float
     ) -> tuple[list[Entry], int]:
         """The newest lines of one source, oldest first, and how many streams they come from.
 
         Args:
             region: Where.
-            name: The endpoint.
+            group: Its log group.
             source: One of `SOURCES`.
             lines: At most so many, up to 2,000.
             since: Not older than the endpoint, Unix seconds.
@@ -138,40 +133,40 @@ class LogReader:
         """
         if source not in SOURCES:
             raise InvalidInputError("source", "is unknown.", allowed=", ".join(SOURCES))
-        streams = await self.streams(region, name, since)
+        streams = await self.streams(region, group, since)
         chosen = streams[: 1 if source == "container" else _MAX_STREAMS]
         wanted = min(lines, _MAX_LINES)
         parts = await asyncio.gather(
-            *(self._tail(region, name, stream, wanted, since) for stream in chosen)
+            *(self._tail(region, group, stream, wanted, since) for stream in chosen)
         )
         merged = sorted((entry for part in parts for entry in part), key=lambda entry: entry.at)
         return merged[-wanted:], len(chosen)
 
-    async def sight(self, region: str, name: str, since: float, *, fresh: bool = False) -> Sight:
+    async def sight(self, region: str, group: str, since: float, *, fresh: bool = False) -> Sight:
         """How the newest container is doing, from at most one look in two seconds.
 
         Never raises for logs that cannot be read: `problem` says why, and what was seen stays.
 
         Args:
             region: Where.
-            name: The endpoint.
+            group: Its log group.
             since: When the endpoint, or its last update, was begun, Unix seconds.
             fresh: Look now, whatever was seen a moment ago.
         """
-        key = (region, name)
+        key = (region, group)
         # Two who read on from the same place would each feed the same lines.
         async with self._turns.setdefault(key, asyncio.Lock()):
             return await self._sight(key, since, fresh=fresh)
 
     async def _sight(self, key: tuple[str, str], since: float, *, fresh: bool) -> Sight:
-        region, name = key
+        region, group = key
         until, began, kept = self._sights.get(key, (0.0, 0.0, Sight()))
         if began != since:
             kept = Sight()
         elif not fresh and time.monotonic() < until:
             return kept
         try:
-            sight = await self._look(region, name, since)
+            sight = await self._look(region, group, since)
         except NotFoundError:
             sight = Sight()
         except DevopsError as error:
@@ -182,17 +177,17 @@ class LogReader:
         self._sights[key] = (time.monotonic() + _LOOK_EVERY_S, since, sight)
         return sight
 
-    async def _look(self, region: str, name: str, since: float) -> Sight:
-        streams = await self.streams(region, name, since)
+    async def _look(self, region: str, group: str, since: float) -> Sight:
+        streams = await self.streams(region, group, since)
         if not streams:
             return Sight()
-        key = (region, name)
+        key = (region, group)
         following = self._followed.get(key)
         if following is None or following.stream != streams[0]:
             following = self._followed[key] = _Following(streams[0])
         for _ in range(_MAX_PAGES):
             answer = await self._events(
-                region, name, following.stream, since,
+                region, group, following.stream, since,
                 forward=True, token=following.token, limit=_PAGE,
             )  # fmt: skip
             token = answer.get("nextForwardToken")
@@ -212,14 +207,14 @@ class LogReader:
         )
 
     async def _tail(
-        self, region: str, name: str, stream: str, wanted: int, since: float
+        self, region: str, group: str, stream: str, wanted: int, since: float
     ) -> list[Entry]:
         """The last lines of a stream, page by page towards its beginning."""
         entries: list[Entry] = []
         token: str | None = None
         for _ in range(_MAX_PAGES):
             answer = await self._events(
-                region, name, stream, since,
+                region, group, stream, since,
                 forward=False, token=token, limit=min(wanted - len(entries), _PAGE),
             )  # fmt: skip
             page = [
@@ -236,7 +231,7 @@ class LogReader:
     async def _events(
         self,
         region: str,
-        name: str,
+        group: str,
         stream: str,
         since: float,
         *,
@@ -249,7 +244,7 @@ class LogReader:
             "logs",
             "get_log_events",
             region,
-            logGroupName=log_group(name),
+            logGroupName=group,
             logStreamName=stream,
             startTime=int((since - _SLACK_S) * 1000),
             startFromHead=forward,

@@ -26,10 +26,14 @@ from backends.sagemaker.finding import SageMakerFinding
 
 if TYPE_CHECKING:
     from backends.core.operations import Operation
+    from backends.sagemaker.components import Component
     from backends.sagemaker.endpoints import Deployed, Endpoint, Model
     from backends.sagemaker.logs import Sight
     from backends.sagemaker.state import Judgement
     from backends.serving.endpoint import Endpoint as Wire
+
+# An alarm that has not woken anything by then will not.
+_WAKES_WITHIN_S = 300.0
 
 
 class SageMakerLooking(SageMakerFinding):
@@ -98,7 +102,8 @@ class SageMakerLooking(SageMakerFinding):
         from backends.serving.engine.signing import AwsCredentials, SageMakerWire, sagemaker_url
 
         endpoint = deployed.endpoint
-        if endpoint is None or endpoint.status in {"Creating", "Failed", "Deleting"}:
+        empty = deployed.of_components and deployed.component is None
+        if endpoint is None or empty or endpoint.status in {"Creating", "Failed", "Deleting"}:
             judged = await self._judge(deployed, await self.sight(deployed))
             raise ConflictError(
                 f"{self.at(deployed.name)} {judged.words}.",
@@ -122,7 +127,12 @@ class SageMakerLooking(SageMakerFinding):
             simulated=self.aws.rehearsal,
             source=f"SageMaker endpoint {deployed.name} in {deployed.region}",
             explain=functools.partial(explain_refusal, self, deployed),
-            wire=SageMakerWire(deployed.name, deployed.region, target_variant=variant),
+            wire=SageMakerWire(
+                deployed.name,
+                deployed.region,
+                inference_component=deployed.component.name if deployed.component else None,
+                target_variant=variant,
+            ),
             credentials=credentials,
         )
 
@@ -171,6 +181,8 @@ class SageMakerLooking(SageMakerFinding):
             if len(deployed.types) == 1 and deployed.config is not None:
                 count = sum(variant.count for variant in deployed.config.variants)
                 placed = {deployed.types[0]: count}
+        if not placed and _counts_none(endpoint):
+            return 0.0  # scaled to zero
         if not placed:
             return None
         rates: dict[str, Fact] = await self.catalogue.rates(deployed.region, list(placed))
@@ -207,6 +219,20 @@ class SageMakerLooking(SageMakerFinding):
 
     # --------------------------------------------------------------------------------- helpers
 
+    def asked_in_vain(self, name: str) -> None:
+        """Remember that a request of ours found no copy: AWS's own count of it comes late."""
+        self._asked_in_vain[name] = time.monotonic()
+
+    def asked_in_vain_s(self, deployed: Deployed) -> float | None:
+        """How many seconds ago that was; None: not lately, or it has been acted on."""
+        component = deployed.component
+        if component is None or component.desired or component.copies:
+            self._asked_in_vain.pop(deployed.name, None)
+            return None
+        asked = self._asked_in_vain.get(deployed.name)
+        ago = time.monotonic() - asked if asked is not None else None
+        return ago if ago is not None and ago < _WAKES_WITHIN_S else None
+
     async def model_of(self, deployed: Deployed, variant: str | None = None) -> Model | None:
         """The model of the variant that serves, or of a named one; None where it is gone."""
         if deployed.config is None or not deployed.config.variants:
@@ -214,10 +240,11 @@ class SageMakerLooking(SageMakerFinding):
         serving = deployed.endpoint.serving if deployed.endpoint else None
         wanted = variant or (serving.name if serving else "")
         planned = deployed.config.variant(wanted) or deployed.config.variants[0]
-        if not planned.model:
+        model = deployed.component.model if deployed.component else planned.model
+        if not model:
             return None
         try:
-            return await self.api.model(deployed.region, planned.model)
+            return await self.api.model(deployed.region, model)
         except NotFoundError:
             return None
 
@@ -228,20 +255,32 @@ class SageMakerLooking(SageMakerFinding):
         endpoint = deployed.endpoint
         if endpoint is None:
             return Sight()
-        since = _began(endpoint)
-        sight = await self.log_reader.sight(deployed.region, deployed.name, since)
-        if endpoint.status == "Failed" and sight.progress.failure is None:
+        if deployed.of_components and deployed.component is None:
+            return Sight()  # what was said before is not of what will be put on it
+        component = deployed.component
+        since = component.began_at if component else _began(endpoint)
+        region, group = deployed.region, deployed.log_group
+        sight = await self.log_reader.sight(region, group, since)
+        failed = "Failed" in {endpoint.status, component.status if component else ""}
+        if failed and sight.progress.failure is None:
             # It may have failed after the last look.
-            sight = await self.log_reader.sight(deployed.region, deployed.name, since, fresh=True)
+            sight = await self.log_reader.sight(region, group, since, fresh=True)
         return sight
 
     async def _judge(self, deployed: Deployed, sight: Sight) -> Judgement:
+        from backends.sagemaker.component_state import judge_component, while_put_on
         from backends.sagemaker.state import judge, looked_after
 
         later = await asyncio.to_thread(self._looks_after, deployed.name)
-        judged = judge(deployed, sight, time.time())
+        if deployed.of_components:
+            asked_s = self.asked_in_vain_s(deployed)
+            judged = judge_component(deployed, sight, time.time(), asked_s)
+        else:
+            judged = judge(deployed, sight, time.time())
         if later is None:
             return judged
+        if later.kind == "deploy_component":
+            return while_put_on(judged, deployed, later.id, later.progress or "")
         return looked_after(judged, later.kind, later.id, later.progress or "")
 
     def _looks_after(self, name: str) -> Operation | None:
@@ -251,7 +290,7 @@ class SageMakerLooking(SageMakerFinding):
                 item
                 for item in self.services.operations.all()
                 if (item.target, item.name) == (self.target, name)
-                and item.kind in {"deploy_fallback", "destroy_when_settled"}
+                and item.kind in {"deploy_fallback", "destroy_when_settled", "deploy_component"}
                 and not item.finished
             ),
             None,
@@ -269,6 +308,9 @@ class SageMakerLooking(SageMakerFinding):
             facts["endpoint_config"] = deployed.config.name
         if model is not None:
             facts |= {"image": model.image, "role": model.role_arn}
+        if deployed.component is not None:
+            facts["inference_component"] = deployed.component.name
+            facts["copies"] = copies_in_words(deployed.component)
         checks: list[Check] = []
         if endpoint is not None:
             checks.append(
@@ -278,6 +320,15 @@ class SageMakerLooking(SageMakerFinding):
                     detail=endpoint.reason or endpoint.status,
                 )
             )
+            if deployed.component is not None:
+                hosted = deployed.component
+                checks.append(
+                    Check(
+                        name="inference component",
+                        ok=hosted.status == "InService" and not hosted.reason,
+                        detail=hosted.reason or hosted.status,
+                    )
+                )
             for variant, share in shares(endpoint):
                 pools = [f"{pool.count or 0} x {pool.type}" for pool in variant.pools]
                 count = "?" if variant.count is None else variant.count
@@ -327,6 +378,8 @@ class SageMakerLooking(SageMakerFinding):
         fix = [judged.fix] if judged.fix else []
         if judged.state == "ready":
             return self.next_when_ready(name)
+        if judged.state == "scaled_to_zero":
+            return [*fix, f"{self.call('query_model', name)[:-1]}, prompt=...) wakes it too"]
         if judged.state in {"starting", "creating", "stopping"}:
             return [self.call("wait_until_ready", name), *fix]
         if judged.state == "stopped":
@@ -365,6 +418,21 @@ def _placed(deployed: Deployed) -> dict[str, int]:
             if kind in TYPES and count:
                 found[kind] = found.get(kind, 0) + count
     return found
+
+
+def copies_in_words(component: Component) -> str:
+    """How many copies there are, are to be, and may be."""
+    bounds = component.bounds
+    scaled = f"{bounds.low} to {bounds.high} by load" if bounds.on else "set by hand"
+    if bounds.problem:
+        scaled = "whether by load is not known"
+    return f"{component.copies} of {component.desired} ({scaled})"
+
+
+def _counts_none(endpoint: Endpoint) -> bool:
+    """Whether SageMaker says of every variant that it has no instance."""
+    counts = [variant.count for variant in endpoint.variants]
+    return endpoint.status == "InService" and bool(counts) and not any(n != 0 for n in counts)
 
 
 def _began(endpoint: Endpoint) -> float:

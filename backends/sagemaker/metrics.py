@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from backends.core.answers import MetricsAnswer
 
 if TYPE_CHECKING:
+    from backends.sagemaker.endpoints import Deployed
     from backends.sagemaker.looking import SageMakerLooking
 
 NOT_REACHABLE = (
@@ -64,6 +65,57 @@ _LATENCIES = tuple(
 )
 
 
+# Of an inference component: its own namespace for what copies use, its name as the only dimension
+# (AWS's guide on SageMaker metrics in CloudWatch; public code that reads them, 2026-12-01).
+_COPIES = "/aws/sagemaker/InferenceComponents"
+_COPY_GAUGES = tuple(
+    _Metric(item.ours, _COPIES, f"{item.theirs}Normalized", item.stat)
+    for item in _GAUGES
+    if item.theirs != "DiskUtilization"
+)
+_COPY_COUNTS = (
+    *_COUNTS,
+    _Metric("refused_at_zero", _SERVING, "NoCapacityInvocationFailures", "Sum"),
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is measured of one variant, or of one inference component.
+
+    Attributes:
+        name: The variant's, or the component's.
+        dimensions: As CloudWatch has them.
+        counts: What is counted.
+        gauges: What is used.
+    """
+
+    name: str
+    dimensions: Sequence[Mapping[str, str]]
+    counts: Sequence[_Metric] = _COUNTS
+    gauges: Sequence[_Metric] = _GAUGES
+
+
+def sources_of(deployed: Deployed) -> list[Source]:
+    """What of a deployment CloudWatch measures: each variant, or the component it hosts."""
+    if deployed.of_components:
+        if deployed.component is None:
+            return []
+        name = deployed.component.name
+        dimensions = [{"Name": "InferenceComponentName", "Value": name}]
+        return [Source(name, dimensions, _COPY_COUNTS, _COPY_GAUGES)]
+    return [
+        Source(
+            variant.name,
+            [
+                {"Name": "EndpointName", "Value": deployed.name},
+                {"Name": "VariantName", "Value": variant.name},
+            ],
+        )
+        for variant in (deployed.endpoint.variants if deployed.endpoint else ())
+    ]
+
+
 @dataclass(frozen=True)
 class Window:
     """What CloudWatch has of a stretch of time.
@@ -91,15 +143,14 @@ async def platform_metrics(
         raw: Add the figures as they came.
     """
     deployed = await target.find(name)
-    variants = [variant.name for variant in deployed.endpoint.variants] if deployed.endpoint else []
+    sources = sources_of(deployed)
     now = datetime.now(UTC)
     windows = [
-        await read_window(
-            target, deployed.region, name, variant, now - timedelta(seconds=WINDOW_S), now
-        )
-        for variant in variants
+        await read_window(target, deployed.region, source, now - timedelta(seconds=WINDOW_S), now)
+        for source in sources
     ]
-    everything = (*_COUNTS, *_GAUGES)
+    first = sources[0] if sources else Source("", ())
+    everything = (*first.counts, *first.gauges)
     missing = sorted(
         {item.theirs for item in (*everything, *_LATENCIES)}
         - {
@@ -111,18 +162,18 @@ async def platform_metrics(
     figures: dict[str, Any] = {}
     rates: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
-    for variant, window in zip(variants, windows, strict=True):
-        suffix = f" {variant}" if len(variants) > 1 else ""
-        for item in _COUNTS:
+    for source, window in zip(sources, windows, strict=True):
+        suffix = f" {source.name}" if len(sources) > 1 else ""
+        for item in source.counts:
             if item.ours in window.values:
                 figures[f"{item.ours}{suffix}"] = window.values[item.ours]
-        for item in _GAUGES:
+        for item in source.gauges:
             if item.ours in window.newest:
                 figures[f"{item.ours}{suffix}"] = round(window.newest[item.ours], 2)
         if "invocations" in window.values:
             rates[f"invocations_per_s{suffix}"] = window.values["invocations"] / window.seconds
         rows += _rows(window, suffix)
-    said = figures.get("invocations") if len(variants) == 1 else sum(
+    said = figures.get("invocations") if len(sources) == 1 else sum(
         window.values.get("invocations", 0.0) for window in windows
     )  # fmt: skip
     busy = f"{said:g} invocations" if said is not None else "no invocations known"
@@ -171,17 +222,16 @@ def _rows(window: Window, suffix: str) -> list[dict[str, Any]]:
 async def read_window(
     target: SageMakerLooking,
     region: str,
-    name: str,
-    variant: str,
+    source: Source,
     began: datetime,
     ended: datetime,
 ) -> Window:
-    """All metrics of one variant between two moments, with one request.
+    """All metrics of one variant or component between two moments, with one request.
 
     Raises:
         DevopsError: CloudWatch could not be asked.
     """
-    metrics = (*_COUNTS, *_GAUGES, *_LATENCIES)
+    metrics = (*source.counts, *source.gauges, *_LATENCIES)
     seconds = max(_PERIOD_S, int((ended - began).total_seconds()))
     whole = -(-seconds // _PERIOD_S) * _PERIOD_S
     queries = [
@@ -191,13 +241,10 @@ async def read_window(
                 "Metric": {
                     "Namespace": item.namespace,
                     "MetricName": item.theirs,
-                    "Dimensions": [
-                        {"Name": "EndpointName", "Value": name},
-                        {"Name": "VariantName", "Value": variant},
-                    ],
+                    "Dimensions": [dict(item) for item in source.dimensions],
                 },
                 # Percentiles of minutes cannot be put together; the whole is one period then.
-                "Period": _PERIOD_S if item in _GAUGES else whole,
+                "Period": _PERIOD_S if item in source.gauges else whole,
                 "Stat": item.stat,
             },
             "ReturnData": True,
@@ -252,13 +299,20 @@ async def benchmark_split(
     """
     deployed = await target.find(name)
     serving = deployed.endpoint.serving if deployed.endpoint else None
-    if serving is None:
+    chosen = next(
+        (
+            source
+            for source in sources_of(deployed)
+            if deployed.of_components or (serving is not None and source.name == serving.name)
+        ),
+        None,
+    )
+    if chosen is None:
         return {"note": "the endpoint is gone, so CloudWatch was not asked"}
     window = await read_window(
         target,
         deployed.region,
-        name,
-        serving.name,
+        chosen,
         datetime.fromtimestamp(began_s, UTC),
         datetime.fromtimestamp(ended_s + _PERIOD_S, UTC),
     )

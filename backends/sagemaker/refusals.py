@@ -16,6 +16,9 @@ def explain_refusal(target: SageMakerLooking, deployed: Deployed, error: Endpoin
     """Put SageMaker's own reasons into a refusal."""
     name = deployed.name
     found = signature_of(error.words)
+    if found is not None and found.id == "no_copy" and deployed.component is not None:
+        _explain_zero(target, deployed, error)
+        return
     if found is not None:
         error.cause, error.next_action = found.explained(target.target, name)
     elif error.status in {401, 403}:
@@ -42,6 +45,28 @@ def explain_refusal(target: SageMakerLooking, deployed: Deployed, error: Endpoin
     elif error.status == 500:
         error.cause = "The container failed over this request; SageMaker hands on its words."
         error.next_action = target.call("get_logs", name)
+
+
+def _explain_zero(target: SageMakerLooking, deployed: Deployed, error: EndpointError) -> None:
+    """What a request to a deployment at zero has done: it has woken it, or it has done nothing."""
+    from backends.sagemaker.component_state import wake_s
+
+    name, component = deployed.name, deployed.component
+    minutes = f"{wake_s() / 60:.0f} minutes"
+    if component is None or not (component.bounds.on or component.bounds.problem):
+        error.cause = (
+            "It is at zero copies, and automatic scaling is not set up, so no request starts one."
+        )
+        start = target.call("start_serving", name)
+        error.next_action = f"{start}, then wait_until_ready; it takes about {minutes}."
+        return
+    target.asked_in_vain(name)
+    error.cause = (
+        "It was at zero copies, so nothing could answer. This request has begun to wake it: an "
+        f"alarm on it has a copy started, which answers in about {minutes}; until then every "
+        "request is refused."
+    )
+    error.next_action = f"{target.call('wait_until_ready', name)}, then ask again."
 
 
 def _arn(deployed: Deployed) -> str:

@@ -13,6 +13,7 @@ from backends.core.errors import (
     NotFoundError,
     OutcomeUnknownError,
 )
+from backends.core.names import is_ours
 from backends.core.plans import Plan, Step
 from backends.core.settings import as_environment
 from backends.knowledge.sagemaker_failures import SIGNATURES
@@ -144,6 +145,15 @@ async def _is_done(target: SageMakerLooking, data: dict[str, Any]) -> bool:
             done = str(data.get("config")) in {endpoint.config, endpoint.next_config}
         elif thing == "no endpoint":
             done = await _gone(target, region, name)
+        elif thing == "component":
+            component = await api.component_or_none(region, name)
+            done = component is not None and is_ours(await api.component_tags(region, component))
+        elif thing == "no component":
+            component = await api.component_or_none(region, name)
+            done = component is None or component.status == "Deleting"
+        elif thing == "copies":
+            component = await api.component_or_none(region, name)
+            done = component is not None and component.desired == data.get("count")
     except NotFoundError:
         return False
     return done

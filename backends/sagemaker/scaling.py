@@ -9,7 +9,7 @@ from backends.core.answers import Changed, Price
 from backends.core.errors import ConflictError, DevopsError, InvalidInputError, NotSupportedError
 from backends.core.problems import or_problem
 from backends.knowledge.sagemaker import REQUESTS_PER_INSTANCE
-from backends.sagemaker import commands
+from backends.sagemaker import commands, component_scaling
 from backends.sagemaker.endpoints import BUSY, Deployed, Endpoint, Variant
 from backends.sagemaker.quotas import refuse_if_short, shortages, used
 from backends.sagemaker.running import explained
@@ -37,6 +37,27 @@ async def targets_of(
     }
 
 
+def refuse_zero(target: SageMakerLooking, deployed: Deployed) -> None:
+    """Refuse to have no instance where the model stands on its endpoint itself.
+
+    Raises:
+        NotSupportedError: Names the option it has to be deployed with, and how to come to that.
+    """
+    if deployed.of_components:
+        return
+    name = deployed.name
+    raise NotSupportedError(
+        f"{target.at(name)} cannot scale to zero: SageMaker offers that only for endpoints of "
+        "inference components, in some regions, and this model stands on its endpoint itself.",
+        cause="It was deployed without options.scale_to_zero, and one kind cannot be made of the "
+        "other.",
+        next_action=f"To have it: {target.call('destroy', name)}, then plan_deployment(target="
+        f"{target.target!r}, name={name!r}, options={{'scale_to_zero': True, ...}}), or the same "
+        f"under another name. As it is, {target.call('stop_serving', name)} ends the cost and "
+        "keeps the settings; start_serving makes it again.",
+    )
+
+
 def most_of(variant: Variant, bounds: tuple[int, int] | None, scaling: Scaling) -> int:
     """The most instances a variant could have once scaled so."""
     if scaling.instances is not None:
@@ -48,6 +69,8 @@ def most_of(variant: Variant, bounds: tuple[int, int] | None, scaling: Scaling) 
 async def price_of(target: SageMakerLooking, name: str, scaling: Scaling) -> Price:
     """What it would cost per hour at most."""
     deployed = await target.find(name)
+    if deployed.of_components:
+        return await component_scaling.price_of(target, deployed, scaling)
     endpoint, variant = _serving(target, deployed)
     bounds = (await targets_of(target, deployed.region, name)).get(variant.name)
     others = sum(
@@ -72,14 +95,11 @@ async def scale(target: SageMakerLooking, name: str, scaling: Scaling) -> Change
         ConflictError: SageMaker is changing it.
     """
     deployed = await target.ours(name)
+    if deployed.of_components:
+        return await component_scaling.scale(target, deployed, scaling)
     endpoint, variant = _serving(target, deployed)
-    if scaling.min_instances == 0:
-        raise NotSupportedError(
-            f"{target.at(name)} cannot scale to zero: SageMaker offers that only for endpoints of "
-            "inference components, in some regions, and this model stands on its endpoint itself.",
-            next_action=f"{target.call('stop_serving', name)} ends the cost and keeps the "
-            "settings; start_serving makes it again.",
-        )
+    if 0 in {scaling.min_instances, scaling.instances}:
+        refuse_zero(target, deployed)
     if endpoint.status in BUSY:
         raise ConflictError(
             f"{target.at(name)} is {endpoint.status}; SageMaker changes nothing meanwhile.",

@@ -67,7 +67,14 @@ class SageMakerSpec(DeploySpec):
         description="1 to 5 types with the same GPUs, first choice first; quota is held for each. "
         "Default: those of one L4 with enough RAM and quota.",
     )
-    instances: int | None = Field(None, ge=1, le=100, description="Instances; default: 1.")
+    instances: int | None = Field(
+        None, ge=1, le=100, description="Instances; default: 1. With scale_to_zero: the most."
+    )
+    scale_to_zero: bool = Field(
+        False,
+        description="Host it as an inference component: after some 15 minutes without a request "
+        "it goes to no instance, which costs nothing, and a request wakes it in about 13.",
+    )
     role: str | None = Field(
         None, description="ARN of the execution role; default: one of its own, least privilege."
     )
@@ -247,6 +254,27 @@ def resolved(spec: SageMakerSpec, region: str, types: Sequence[str]) -> SageMake
     return full
 
 
+_NOT_WITH_ZERO: Mapping[str, str] = {
+    "candidate": "an endpoint of inference components has one variant; deploy the other under a "
+    "name of its own, which costs nothing while nobody asks it",
+    "rollout": "a component is replaced, not shifted to",
+    "rollout_wait_s": "a component is replaced, not shifted to",
+    "rollback_alarms": "a component is replaced, and nothing is rolled back by itself",
+    "fallback_regions": "its model is put on only when the endpoint is in service; name one region",
+}
+
+
+def _check_zero(spec: SageMakerSpec) -> None:
+    """Refuse by name what goes with endpoints that hold their model themselves only.
+
+    Raises:
+        InvalidInputError: Names the option and why.
+    """
+    for option, why in _NOT_WITH_ZERO.items():
+        if getattr(spec, option):
+            raise InvalidInputError(f"options.{option}", f"does not go with scale_to_zero: {why}.")
+
+
 def default_types(spec: SageMakerSpec) -> tuple[str, ...]:
     """The types of a request: those it names, else the reference deployment's pool."""
     return tuple(spec.instance_types) or DEFAULT_POOL
@@ -262,6 +290,8 @@ def _check(spec: SageMakerSpec) -> None:
             "options.fallback_regions",
             "needs AWS's own image: options.image is in one region's registry only.",
         )
+    if spec.scale_to_zero:
+        _check_zero(spec)
     gpus = TYPES[spec.instance_types[0]].gpus
     if int(spec.tensor_parallel_size or 1) > gpus:
         raise InvalidInputError(

@@ -33,6 +33,10 @@ async def start(target: SageMakerLooking, name: str, *, restart: bool) -> Change
         DevopsError: It was refused: quota, login.
     """
     deployed = await target.ours(name)
+    if deployed.of_components:
+        from backends.sagemaker.component_ending import start_again
+
+        return await start_again(target, deployed, restart=restart)
     endpoint, config = deployed.endpoint, deployed.config
     if config is None:
         raise ConflictError(

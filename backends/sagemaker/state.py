@@ -95,7 +95,7 @@ def _in_service(deployed: Deployed, endpoint: Endpoint, sight: Sight) -> Judgeme
     problem = (f"Logs: {sight.problem}",) if sight.problem else ()
     failure = sight.progress.failure
     if failure is not None and sight.progress.phase is Phase.FAILED:
-        cause, fix = _explained("\n".join(failure.lines), deployed.name, failure)
+        cause, fix = explained_failure("\n".join(failure.lines), deployed.name, failure)
         return Judgement(
             "degraded",
             "is in service, but its newest container failed and is started again",
@@ -105,7 +105,7 @@ def _in_service(deployed: Deployed, endpoint: Endpoint, sight: Sight) -> Judgeme
             warnings=problem,
         )
     return Judgement(
-        "ready", f"is in service with {_instances(deployed, endpoint)}", warnings=problem
+        "ready", f"is in service with {instances_in_words(deployed, endpoint)}", warnings=problem
     )
 
 
@@ -139,7 +139,7 @@ def _busy(deployed: Deployed, endpoint: Endpoint, sight: Sight, now_s: float) ->
         "creating" if phase in {CAPACITY, PULLING} and new else "starting",
         f"{what_is}: {what}{seconds}",
         phase=phase,
-        phases=_phases(endpoint, sight, phase, elapsed),
+        phases=start_views(_began(endpoint), endpoint.reason, sight, phase, elapsed),
         elapsed_s=elapsed,
         expected_s=usual,
         cause=cause,
@@ -163,14 +163,27 @@ def _phase(endpoint: Endpoint, sight: Sight) -> tuple[str, str]:
     return progress.phase.value, f"{progress.phase.value}{detail}"
 
 
-def _phases(endpoint: Endpoint, sight: Sight, phase: str, elapsed: float | None) -> list[PhaseView]:
-    """Capacity, image, what the log tells, health checks; those still to come as pending."""
+def _began(endpoint: Endpoint) -> float:
+    return endpoint.created_at if endpoint.status == "Creating" else endpoint.modified_at
+
+
+def start_views(
+    began: float, reason: str, sight: Sight, phase: str, elapsed: float | None
+) -> list[PhaseView]:
+    """Capacity, image, what the log tells, health checks; those still to come as pending.
+
+    Args:
+        began: When the start began, Unix seconds; 0: not known.
+        reason: Why it failed, in SageMaker's words; empty if it did not.
+        sight: What the logs say.
+        phase: Where it stands.
+        elapsed: Seconds since it began.
+    """
     usual = expected()
-    began = endpoint.created_at if endpoint.status == "Creating" else endpoint.modified_at
     until_log = sight.began_at - began if sight.began_at and began else None
     # Without a log it failed before a container ran: for want of a machine, or with its image.
     early = phase == Phase.FAILED.value and not sight.stream
-    found = signature_of(endpoint.reason) if early else None
+    found = signature_of(reason) if early else None
     short = found is not None and found.id == "capacity"
     views = [
         PhaseView(
@@ -215,7 +228,7 @@ def _crashed(
 ) -> Judgement:
     """The engine has failed, and SageMaker will not say so before its window is over."""
     words = "\n".join(failure.lines)
-    cause, fix = _explained(words, deployed.name, failure)
+    cause, fix = explained_failure(words, deployed.name, failure)
     variant = deployed.config.variants[-1] if deployed.config and deployed.config.variants else None
     window = variant.startup_timeout_s if variant else 1800
     began = sight.began_at or endpoint.created_at
@@ -227,7 +240,7 @@ def _crashed(
         f"until its health-check window of {window} s is over, at about {ends} UTC, and is paid "
         "for until it is deleted" + ("" if new else "; what served goes on serving"),
         phase=Phase.FAILED.value,
-        phases=_phases(endpoint, sight, Phase.FAILED.value, elapsed),
+        phases=start_views(_began(endpoint), endpoint.reason, sight, Phase.FAILED.value, elapsed),
         elapsed_s=elapsed,
         expected_s=sum(expected().values()),
         error=words,
@@ -258,7 +271,7 @@ def _failed(deployed: Deployed, endpoint: Endpoint, sight: Sight) -> Judgement:
         "failed",
         f"failed{began} ({endpoint.status})",
         phase=Phase.FAILED.value,
-        phases=_phases(endpoint, sight, Phase.FAILED.value, None),
+        phases=start_views(_began(endpoint), endpoint.reason, sight, Phase.FAILED.value, None),
         unlogged=bool(began),
         error="\n".join(dict.fromkeys(filter(None, (endpoint.reason, lines, last)))) or None,
         cause=cause or None,
@@ -267,7 +280,7 @@ def _failed(deployed: Deployed, endpoint: Endpoint, sight: Sight) -> Judgement:
     )
 
 
-def _explained(words: str, name: str, failure: StartupFailure) -> tuple[str, str]:
+def explained_failure(words: str, name: str, failure: StartupFailure) -> tuple[str, str]:
     """SageMaker's own cause and fix of a failure where it has one, else vLLM's."""
     found = signature_of(words)
     if found is not None:
@@ -275,7 +288,7 @@ def _explained(words: str, name: str, failure: StartupFailure) -> tuple[str, str
     return failure.cause, failure.next_action
 
 
-def _instances(deployed: Deployed, endpoint: Endpoint) -> str:
+def instances_in_words(deployed: Deployed, endpoint: Endpoint) -> str:
     """How many instances of which types serve, in words."""
     parts: list[str] = []
     for variant in endpoint.variants:

@@ -82,7 +82,7 @@ def role_steps(spec: SageMakerSpec, world: World) -> list[Step]:
                 argv=commands.create_role(region, spec.name, spec.tags),
                 data={"thing": "role", "id": role, "region": region},
                 creates=(f"IAM role {role}",),
-                undo=_shown(commands.delete_role(region, role)),
+                undo=shown(commands.delete_role(region, role)),
             )
         )
     if world.role is None or world.role.policy != commands.policy(
@@ -96,7 +96,7 @@ def role_steps(spec: SageMakerSpec, world: World) -> list[Step]:
                 argv=commands.put_policy(spec, world.partition, world.account),
                 data={"thing": "policy", "id": role, "region": region},
                 creates=(f"policy {commands.POLICY} of {role}",) if world.role is None else (),
-                undo=_shown(commands.delete_policy(region, role)) if world.role is None else None,
+                undo=shown(commands.delete_policy(region, role)) if world.role is None else None,
             )
         )
     return steps
@@ -110,20 +110,23 @@ def create_steps(
     what = wanted(spec, region, place.image, 1.0)
     steps: list[Step] = []
     if not model_there:
-        steps.append(_model(spec, world, region, what, tags))
+        steps.append(model_step(spec, world, region, what, tags))
     if not config_there:
-        steps.append(_config(region, what.name, [what.raw], tags))
-    steps.append(
-        Step(
-            title=f"Make the endpoint in {region}; returns as soon as it is accepted",
-            kind="aws",
-            argv=commands.create_endpoint(region, spec.name, what.name, tags),
-            data={"thing": "endpoint", "id": spec.name, "region": region},
-            creates=(f"SageMaker endpoint {spec.name} in {region}",),
-            undo=f"destroy(target={TARGET!r}, name={spec.name!r})",
-        )
-    )
+        steps.append(config_step(region, what.name, [what.raw], tags))
+    steps.append(endpoint_step(region, spec.name, what.name, tags))
     return steps
+
+
+def endpoint_step(region: str, name: str, config: str, tags: Sequence[object]) -> Step:
+    """Make the endpoint."""
+    return Step(
+        title=f"Make the endpoint in {region}; returns as soon as it is accepted",
+        kind="aws",
+        argv=commands.create_endpoint(region, name, config, tags),
+        data={"thing": "endpoint", "id": name, "region": region},
+        creates=(f"SageMaker endpoint {name} in {region}",),
+        undo=f"destroy(target={TARGET!r}, name={name!r})",
+    )
 
 
 def update_steps(
@@ -134,14 +137,14 @@ def update_steps(
     tags = commands.tags_of(name, spec.tags)
     serving = _serving(found)
     what = update_of(spec, place, found)
-    steps = [] if model_there else [_model(spec, world, region, what, tags)]
+    steps = [] if model_there else [model_step(spec, world, region, what, tags)]
     variants: list[Mapping[str, Any]] = [what.raw]
     config = what.name
     if spec.candidate and serving is not None:
         kept = dict(serving.raw) | {"InitialVariantWeight": 1.0}
         variants = [kept, what.raw]
         config = commands.config_name(name, commands.digest_of([kept, what.raw]))
-    steps.append(_config(region, config, variants, tags))
+    steps.append(config_step(region, config, variants, tags))
     alarms = list(spec.rollback_alarms)
     if not alarms:
         watched = serving.name if spec.candidate and serving is not None else what.variant
@@ -152,7 +155,7 @@ def update_steps(
                 argv=commands.put_alarm(region, name, watched, tags),
                 data={"thing": "alarm", "id": commands.alarm_name(name), "region": region},
                 creates=(f"CloudWatch alarm {commands.alarm_name(name)} in {region}",),
-                undo=_shown(commands.delete_alarm(region, name)),
+                undo=shown(commands.delete_alarm(region, name)),
             )
         )
         alarms = [commands.alarm_name(name)]
@@ -165,7 +168,7 @@ def update_steps(
                 region, name, config, rollout_of(spec, alarms), retain=spec.candidate
             ),
             data={"thing": "update", "id": name, "region": region, "config": config},
-            undo=_shown(commands.update_endpoint(region, name, back, None, retain=False)),
+            undo=shown(commands.update_endpoint(region, name, back, None, retain=False)),
         )
     )
     return steps
@@ -225,6 +228,10 @@ def state_of(found: Deployed | None) -> str:
     config = found.config.name if found.config else "unknown"
     if found.endpoint is None:
         return f"stopped, {config}"
+    if found.of_components:
+        # Load moves copies and instances all the time; what they run does not move by itself.
+        hosted = f"{found.component.model}" if found.component else "nothing"
+        return f"{found.endpoint.status}, {found.endpoint.config}, hosts {hosted}"
     weights = ", ".join(f"{v.name} {v.weight:g} x {v.desired}" for v in found.endpoint.variants)
     return f"{found.endpoint.status}, {found.endpoint.config}, {weights}"
 
@@ -237,9 +244,10 @@ def _serving(found: Deployed) -> PlannedVariant | None:
     return config.variant(found.endpoint.serving.name)
 
 
-def _model(
+def model_step(
     spec: SageMakerSpec, world: World, region: str, what: Wanted, tags: Sequence[object]
 ) -> Step:
+    """Make the model."""
     arn = spec.role or world.role_arn(spec.name)
     return Step(
         title="Make the model: image, vLLM's settings, where weights are",
@@ -253,24 +261,30 @@ def _model(
             "new_role": spec.role is None and world.role is None,
         },
         creates=(f"SageMaker model {what.name} in {region}",),
-        undo=_shown(commands.delete_model(region, what.name)),
+        undo=shown(commands.delete_model(region, what.name)),
     )
 
 
-def _config(
-    region: str, name: str, variants: Sequence[Mapping[str, Any]], tags: Sequence[object]
+def config_step(
+    region: str,
+    name: str,
+    variants: Sequence[Mapping[str, Any]],
+    tags: Sequence[object],
+    role_arn: str = "",
 ) -> Step:
+    """Make the endpoint configuration; with the role where its variants have no model."""
     return Step(
         title="Make the endpoint configuration: which instances, for how long a start",
         kind="aws",
-        argv=commands.create_config(region, name, variants, tags),
+        argv=commands.create_config(region, name, variants, tags, role_arn),
         data={"thing": "config", "id": name, "region": region},
         creates=(f"SageMaker endpoint configuration {name} in {region}",),
-        undo=_shown(commands.delete_config(region, name)),
+        undo=shown(commands.delete_config(region, name)),
     )
 
 
-def _shown(argv: Argv) -> str:
+def shown(argv: Argv) -> str:
+    """A command as a person could run it."""
     import shlex
 
     return shlex.join(argv)

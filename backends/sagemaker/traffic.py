@@ -6,7 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from backends.core.answers import Check, Share, Traffic
-from backends.core.errors import ConflictError, DevopsError, InvalidInputError, NotFoundError
+from backends.core.errors import (
+    ConflictError,
+    DevopsError,
+    InvalidInputError,
+    NotFoundError,
+    NotSupportedError,
+)
 from backends.sagemaker import commands
 from backends.sagemaker.endpoints import BUSY, Endpoint, Variant
 from backends.sagemaker.looking import shares
@@ -37,6 +43,13 @@ async def shift_traffic(
         ConflictError: SageMaker is changing it, or the candidate breaks the contract.
     """
     deployed = await target.ours(name)
+    if deployed.of_components:
+        raise NotSupportedError(
+            f"{target.at(name)} scales to zero and has no second variant to shift traffic to.",
+            cause="Weights are of variants, and an endpoint of inference components has one.",
+            next_action="Deploy the other settings under a name of their own with "
+            "options.scale_to_zero, which costs nothing while nobody asks it, and ask both.",
+        )
     endpoint = deployed.endpoint
     if endpoint is None or endpoint.status in BUSY:
         raise ConflictError(

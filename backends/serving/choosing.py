@@ -237,6 +237,8 @@ def _words(
         + "."
     ]
     wait = f"the first request waits about {offer.profile.startup_s / 60:.0f} minutes for a start"
+    if offer.refuses_asleep:
+        wait = wait.replace("the first request waits", "requests are refused for")
     if offer.scales_to_zero:
         said.append(f"Scales to zero; after {offer.idle_s / 60:.0f} idle minutes {wait}.")
     elif offer.stoppable and load.hours_a_day < 24:

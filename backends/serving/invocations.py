@@ -33,6 +33,7 @@ _STATUS_OF = {
     "UnrecognizedClientException": 403,
 }
 """What an error of SageMaker's means as a status; the others keep the one they came with."""
+_NO_COPY = "has no capacity to process this request"
 
 
 def credentials_of(session: Session) -> CredentialProvider:
@@ -105,6 +106,8 @@ def unwrapped(status: int, headers: Mapping[str, str], body: bytes) -> tuple[int
     words = parsed.get("Message") or parsed.get("message")
     if isinstance(words, str):
         body = f"{kind}: {words}".encode() if kind else words.encode()
+        if _NO_COPY in words:
+            return 503, body  # a ValidationError, 400, though nothing is wrong with the request
     return _STATUS_OF.get(kind, status), body
 
 

@@ -61,11 +61,7 @@ async def update_scaling(app: App, target: str, name: str, scaling: Scaling) -> 
             "instances", "is manual scaling; it excludes min_instances, max_instances, automatic."
         )
     if scaling.instances == 0:
-        raise InvalidInputError(
-            "instances",
-            "of 0 would stop all traffic.",
-            allowed="1 and more; stop_serving stops it",
-        )
+        await backend.check_zero(name)
     low, high = scaling.min_instances, scaling.max_instances
     if low is not None and high is not None and low > high:
         raise InvalidInputError("min_instances", "is above max_instances.")

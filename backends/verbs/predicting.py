@@ -161,7 +161,11 @@ def _cost(
     offers = offers_of(plan.target)
     if offers:
         fact = Fact(one, price.source or price.basis, (price.as_of or "2026-11-30")[:10])
-        offer = replace(offers[0], parts=(Part("one instance", one, fact),))
+        chosen = next(
+            (item for item in offers if plan.spec.get("scale_to_zero") and item.refuses_asleep),
+            offers[0],
+        )
+        offer = replace(chosen, parts=(Part("one instance", one, fact),))
         cost = month(offer, load.duty)
         found["usd_per_month_predicted"] = round(cost.usd, 2)
         found["of_a_month"] = (

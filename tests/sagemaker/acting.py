@@ -121,9 +121,15 @@ def _camel(key: str) -> str:
 def _value(key: str, value: Any) -> Any:
     if key in {"assume-role-policy-document", "policy-document"} or value is True:
         return value
-    if key == "alarm-names":
+    if key in {"alarm-names", "alarm-actions"}:
         return [value]
-    if key in {"min-capacity", "max-capacity", "period", "evaluation-periods"}:
+    if key in {
+        "min-capacity",
+        "max-capacity",
+        "period",
+        "evaluation-periods",
+        "datapoints-to-alarm",
+    }:
         return int(value)
     if key == "threshold":
         return float(value)

@@ -41,6 +41,21 @@ _WORDS: dict[str, str] = {
     "operation: The specified log group does not exist.",
     "zero_not_offered": "Min instance count needs to be greater than 0 for enabled managed "
     "instance scaling",
+    "no_copy": "An error occurred (ValidationError) when calling the InvokeEndpoint operation: "
+    "Inference Component has no capacity to process this request. ApplicationAutoScaling may be "
+    "in-progress (if configured) or try to increase the capacity by invoking "
+    "UpdateInferenceComponentRuntimeConfig API.",
+    "no_room": "There is not enough hardware resources on the instances for this endpoint to "
+    "create a copy of the inference component.",
+    "component_busy": "Cannot delete inference component arn:aws:sagemaker:us-east-2:1:inference-"
+    "component/gemma4 while it is in state UPDATE_RC_IN_PROGRESS",
+    "component_named": "Inference Component Name header is required for endpoints to which you "
+    "plan to deploy inference components.",
+    "no_components": "Invalid request provided: Inference Components are not supported in this "
+    "Endpoint. Please make sure this endpoint can deploy inference components.",
+    "copies_at_first": "Inference components copy count an integer larger than 0",
+    "hosts_components": 'Cannot delete endpoint "arn:aws:sagemaker:us-east-2:1:endpoint/gemma4" '
+    "while it hosts inference components: gemma4. Delete them first.",
 }
 
 

@@ -172,6 +172,9 @@ async def test_instances_are_set_by_hand_or_chosen_by_load(
     zero = (await caller.tool("update_scaling", target=TARGET, name=NAME, min_instances=0)).error
     assert zero["code"] == "not_supported"
     assert "inference components" in zero["message"]
+    assert "'scale_to_zero': True" in zero["next_action"]
+    none = (await caller.tool("update_scaling", target=TARGET, name=NAME, instances=0)).error
+    assert none["code"] == "not_supported"
     more = (await caller.tool("update_scaling", target=TARGET, name=NAME, instances=3)).error
     assert more["code"] == "quota"
     assert "ml.g6.xlarge for endpoint usage" in more["quota"]

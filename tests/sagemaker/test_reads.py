@@ -183,7 +183,7 @@ async def test_a_bucket_folder_is_what_its_config_says_and_not_what_it_is_called
 
 @pytest.mark.parametrize(
     ("tool", "words"),
-    [("probe_cold_start", "cannot scale to zero"), ("save_hf_token", "needs no token"),
+    [("probe_cold_start", "scale_to_zero"), ("save_hf_token", "needs no token"),
      ("stage_model", "s3://BUCKET/FOLDER")],
 )  # fmt: skip
 def test_what_it_cannot_do_is_refused_by_name_with_what_to_do_instead(
