@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from backends.core.errors import (
     CloudError,
     ConflictError,
+    DevopsError,
     NotFoundError,
     OperationError,
     OutcomeUnknownError,
@@ -78,7 +79,13 @@ async def put_on(
         job.progress(0, None, step.title)
         done = await run_component_step(target, name, step, job)
         if step.data.get("thing") == "component":
-            await _in_service(target, name, region, job)
+            try:
+                await _in_service(target, name, region, job)
+            except DevopsError as error:
+                # It is there, though it does not serve.
+                error.made = list(step.data["creates"])  # type: ignore[attr-defined]
+                error.undo = [str(step.data["undo"])]  # type: ignore[attr-defined]
+                raise
         return done
 
     done = await run_all(target, name, steps, one)

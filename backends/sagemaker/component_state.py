@@ -226,7 +226,7 @@ def _asleep(
         found = signature_of(component.reason)
         cause, fix = found.explained(TARGET, deployed.name) if found else (None, None)
         return Judgement(
-            "scaled_to_zero",
+            "scaled_to_zero" if wakes else "stopped",
             f"is at zero: it was to be woken and could not be{left}",
             error=component.reason,
             cause=cause,

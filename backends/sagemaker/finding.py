@@ -44,6 +44,8 @@ _SIGNS = (
 # `aws login` is renewed by every process at once (CreateOAuth2Token, "Rate exceeded").
 _LOGIN_WAITS_S = (0.5, 1.0, 2.0)
 
+_REHEARSED_SLACK_S = 0.01
+
 # A start takes ten minutes.
 _LOOK_EVERY_S = 3.0
 
@@ -62,7 +64,7 @@ class SageMakerFinding(Backend):
         from backends.clouds.aws import Aws
         from backends.sagemaker.api import SageMakerApi
         from backends.sagemaker.catalogue import Catalogue
-        from backends.sagemaker.logs import LogReader
+        from backends.sagemaker.logs import SLACK_S, LogReader
         from backends.sagemaker.quotas import Quotas
 
         super().__init__(services)
@@ -70,7 +72,9 @@ class SageMakerFinding(Backend):
         self.api: SageMakerApi = SageMakerApi(self.aws)
         self.quotas: Quotas = Quotas(self.aws)
         self.catalogue: Catalogue = Catalogue(self.aws)
-        self.log_reader: LogReader = LogReader(self.aws)
+        # A rehearsal has one clock, and in it half an hour may be less than the slack of two.
+        slack_s = _REHEARSED_SLACK_S if self.aws.rehearsal else SLACK_S
+        self.log_reader: LogReader = LogReader(self.aws, slack_s)
         self._where: dict[str, str] = {}
         self._asked_in_vain: dict[str, float] = {}
 

@@ -29,7 +29,7 @@ _MAX_PAGES = 20
 _MAX_STREAMS = 10
 # Clocks of the endpoint's record and of its containers differ by a little. A stream is an
 # instance's, and an instance comes after its endpoint.
-_SLACK_S = 1.0
+SLACK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,12 @@ class LogReader:
 
     Args:
         aws: The account.
+        slack_s: How much earlier than what it belongs to a stream may seem to be, in seconds.
     """
 
-    def __init__(self, aws: Aws) -> None:
+    def __init__(self, aws: Aws, slack_s: float = SLACK_S) -> None:
         self._aws = aws
+        self._slack_s = slack_s
         self._followed: dict[tuple[str, str], _Following] = {}
         self._sights: dict[tuple[str, str], tuple[float, float, Sight]] = {}
         self._turns: dict[tuple[str, str], asyncio.Lock] = {}
@@ -108,7 +110,7 @@ class LogReader:
         found = [
             item
             for item in answer.get("logStreams", ())
-            if (item.get("creationTime") or 0) >= (since - _SLACK_S) * 1000
+            if (item.get("creationTime") or 0) >= (since - self._slack_s) * 1000
         ]
         found.sort(
             key=lambda item: (item.get("creationTime") or 0, item["logStreamName"]), reverse=True
@@ -246,7 +248,7 @@ class LogReader:
             region,
             logGroupName=group,
             logStreamName=stream,
-            startTime=int((since - _SLACK_S) * 1000),
+            startTime=int((since - self._slack_s) * 1000),
             startFromHead=forward,
             limit=limit,
             **params,

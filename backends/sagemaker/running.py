@@ -68,8 +68,11 @@ async def run_command(target: SageMakerLooking, name: str, step: Step) -> str:
                 target.remember(name, region)
             return f"{step.title}: the aws CLI was cut off, but it is done; seen in {region}"
         # Not seen yet is not never: it is named, so that nobody has to remember it.
-        error.made = [f"perhaps {item}" for item in step.creates]  # type: ignore[attr-defined]
-        error.undo = [step.undo] if step.undo and step.creates else []  # type: ignore[attr-defined]
+        # What a later step makes stands among its data.
+        creates = step.creates or step.data.get("creates", ())
+        undo = step.undo or step.data.get("undo")
+        error.made = [f"perhaps {item}" for item in creates]  # type: ignore[attr-defined]
+        error.undo = [undo] if undo and creates else []  # type: ignore[attr-defined]
         error.next_action = (
             f"{target.call('get_status', name)} says whether it came to be; planning and deploying "
             "the same name again goes on from what is there."

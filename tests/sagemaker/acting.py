@@ -15,6 +15,10 @@ from typing import Any
 import pytest
 
 from backends.clouds.aws import Aws
+from backends.core.plans import Plan, Step
+from backends.sagemaker import running
+from backends.sagemaker.backend import SageMakerBackend
+from backends.sagemaker.later import run_later
 from tests.support.clients import Caller
 from tests.support.reply import Reply
 
@@ -134,3 +138,36 @@ def _value(key: str, value: Any) -> Any:
     if key == "threshold":
         return float(value)
     return json.loads(value) if value[:1] in "[{" else value
+
+
+class AtOnce:
+    """An operation's worker in this process: nobody stops it, and what it says is kept."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def progress(self, done: float, total: float | None, message: str) -> None:
+        """Keep what it says."""
+        del done, total
+        self.said.append(message)
+
+    def should_stop(self) -> bool:
+        """Never."""
+        return False
+
+
+def operations_at_once(monkeypatch: pytest.MonkeyPatch) -> AtOnce:
+    """Have operations done within the call that starts them, by AWS's client.
+
+    A worker of its own costs seconds of CPU, and runs the real CLI.
+    """
+    job = AtOnce()
+
+    async def run(target: SageMakerBackend, plan: Plan, step: Step) -> str:
+        later = [item.model_dump(mode="json") for item in plan.steps if item.kind == "later"]
+        params = {"region": step.data["region"], "steps": later}
+        result = await run_later(target, str(step.data["operation"]), plan.name, params, job)
+        return f"{step.title}: {result}"
+
+    monkeypatch.setattr(running, "_start_operation", run)
+    return job

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from backends.knowledge.sagemaker import image_tag
+from backends.sagemaker import component_steps
+from backends.sagemaker.components import Bounds, Component
 from backends.sagemaker.endpoints import Config, Deployed, Endpoint, PlannedVariant, Pool, Variant
 from backends.sagemaker.logs import Sight
 from backends.sagemaker.quotas import Limit
@@ -80,6 +82,32 @@ def endpoint(status: str = "InService", **changes: Any) -> Endpoint:
 def deployed(status: str = "InService", **changes: Any) -> Deployed:
     """A deployment of ours, with changes to its endpoint."""
     return Deployed(NAME, REGION, config(), endpoint(status, **changes))
+
+
+def hosting(**changes: Any) -> Deployed:
+    """A deployment of ours that scales to zero, with changes to its component; None: it has none.
+
+    Its configuration is that of two instances of one type.
+    """
+    spec = request(["ml.g6.xlarge"], scale_to_zero=True, instances=2)
+    what, name = component_steps.hosted(spec, REGION, TAG)
+    variant = planned(what.variant, model="", types=("ml.g6.xlarge",), raw=what.raw)
+    first = Component(
+        name=NAME,
+        arn=f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:inference-component/{NAME}",
+        endpoint=NAME,
+        status="InService",
+        model=what.name,
+        copies=1,
+        desired=1,
+        created_at=1200.0,
+        modified_at=1300.0,
+        bounds=Bounds(0, 2),
+    )
+    count = changes.pop("count", 1)
+    placed = endpoint(config=name, variants=(Variant(what.variant, 1.0, count, count),))
+    component = None if changes.pop("empty", False) else replace(first, **changes)
+    return Deployed(NAME, REGION, config(variant, name=name), placed, component)
 
 
 def sight(lines: Sequence[str] = (), began_at: float = 1300.0, **more: Any) -> Sight:

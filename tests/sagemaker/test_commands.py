@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from backends.core.errors import ConflictError
 from backends.core.plans import Step
+from backends.sagemaker import component_steps
 from backends.sagemaker.commands import config_name, deployment_of, policy, role_name, tags_of
 from backends.sagemaker.deploying import _fallback
 from backends.sagemaker.steps import create_steps, role_steps, update_steps, wanted
-from tests.sagemaker.made import ACCOUNT, TAG, deployed, place, request, world
+from tests.sagemaker.made import ACCOUNT, TAG, deployed, hosting, place, request, world
 
 _GOLDEN = Path(__file__).parent / "golden"
 
@@ -31,7 +33,23 @@ def updated(**options: Any) -> list[Step]:
     return update_steps(spec, world(here), here, deployed(), model_there=False)
 
 
+def zero(**options: Any) -> list[Step]:
+    spec, here = request(scale_to_zero=True, **options), place()
+    there = world(here)
+    new = component_steps.create_steps(spec, there, here, model_there=False, config_there=False)
+    return [*role_steps(spec, there), *new]
+
+
+def replaced(**options: Any) -> list[Step]:
+    spec, here = request(scale_to_zero=True, **options), place()
+    there = world(here)
+    return component_steps.replace_steps(spec, there, here, hosting(), model_there=False)
+
+
 _CASES: dict[str, list[Step]] = {
+    "zero-create": zero(types=["ml.g6.xlarge"], instances=2),
+    "zero-pool": zero(capacity_timeout_s=600),
+    "zero-replace": replaced(types=["ml.g6.xlarge"], instances=2, max_model_len=4096),
     "create": created(),
     "create-one-type": created(types=["ml.g6.2xlarge"], instances=2, capacity_timeout_s=900),
     "create-from-bucket": created(
@@ -66,6 +84,25 @@ def test_everything_that_is_made_is_named_with_its_undo_and_tagged_ours() -> Non
         assert step.undo
         if step.data["thing"] != "policy":
             assert '"Key":"managed-by","Value":"vllm-devops"' in " ".join(step.argv)
+
+
+def test_what_scales_to_zero_has_no_model_on_its_instances_and_a_way_back() -> None:
+    shown = [step.shown() for step in _CASES["zero-create"]]
+    config = next(command for command in shown if "create-endpoint-config" in command)
+    assert "ModelName" not in config
+    assert '"MinInstanceCount":0,"MaxInstanceCount":2' in config
+    assert "--execution-role-arn" in config
+    order = [step.data.get("thing") for step in _CASES["zero-create"] if step.kind == "later"]
+    assert order == ["component", "copies scaling", "copies policy", "wake policy", "wake alarm"]
+
+
+def test_other_settings_of_vllm_leave_the_instances_of_what_scales_to_zero_alone() -> None:
+    requests = request(scale_to_zero=True), request(scale_to_zero=True, max_model_len=4096)
+    one, other = (component_steps.hosted(item, "us-east-2", TAG) for item in requests)
+    assert one[0].name != other[0].name
+    assert one[1] == other[1]
+    with pytest.raises(ConflictError, match="InstanceType differ"):
+        replaced(types=["ml.g6.2xlarge"], instances=2)
 
 
 def test_a_pool_and_a_single_type_exclude_each_other() -> None:
