@@ -319,9 +319,7 @@ class TpuLooking(Backend):
 
     def rate_now(self, request: TpuRequest) -> float | None:
         """What a request costs per hour at this moment, as far as it is known."""
-        if request.stage not in {"active", "provisioning"}:
-            return 0.0
-        if request.stage == "provisioning":
+        if request.stage != "active":
             return 0.0
         return self.slice_price(request.size, request.provisioning, request.zone).usd_per_hour
 
