@@ -52,6 +52,15 @@ SIGNATURES: tuple[Signature, ...] = (
         "options.control_plane='tpu'.",
     ),
     signature(
+        "quota_vcpus",
+        r"Quota '?CPUS(?:_ALL_REGIONS|_PER_VM_FAMILY)?'? exceeded",
+        "A ct6e machine brings vCPUs that count on Compute Engine's limits: 44 with one chip, 180 "
+        "with four or eight.",
+        "Ask the person to request CPUS-ALL-REGIONS-per-project (or the limit that is named) for as "
+        "many at https://console.cloud.google.com/iam-admin/quotas, or plan with "
+        "options.control_plane='tpu', whose hosts do not count there.",
+    ),
+    signature(
         "quota",
         r"Quota limit '?TPUV6E\w*'? has been exceeded|Quota '?TPUV6E\w*'? exhausted",
         "The project may not have that many chips there. Failed and suspended requests count too.",

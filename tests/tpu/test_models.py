@@ -111,6 +111,28 @@ async def test_the_pool_of_compute_engine_is_looked_at_before_and_named_after_a_
     assert cloud.world()["instances"] == {}
 
 
+async def test_a_machine_of_four_chips_serves_and_what_lacks_vcpus_is_told_what_to_ask_for(
+    cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"size": "v6e-4", "provisioning": "spot", **COMPUTE}
+    cloud.fault("tpu-vcpus")
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "LOOK_FOR_S", 0.0)
+        refused = await deploy(caller, **asked)
+    assert refused.is_error
+    assert "Quota 'CPUS_ALL_REGIONS' exceeded.  Limit: 32.0 globally." in refused.text
+    assert "180 with four or eight" in refused.text
+    assert "CPUS-ALL-REGIONS-per-project" in refused.text
+    assert cloud.world()["instances"] == {}
+    cloud.mend()
+    done = await deploy(caller, **asked)
+    assert not done.is_error, done.text
+    status = await until(caller, "ready")
+    assert status["facts"]["tensor_parallel_size"] == 4
+    assert not (await destroy(caller)).is_error
+    assert cloud.world()["instances"] == {}
+
+
 async def test_a_machine_type_that_is_not_open_to_everybody_leads_to_the_tpu_api(
     cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,9 +180,10 @@ TPU_QUOTAS: Mapping[str, float] = MappingProxyType({TPU_QUOTA: 8.0, TPU_PREEMPTI
 
 GPUS_ALL_REGIONS = "GPUS_ALL_REGIONS"
 PROJECT_QUOTAS: Mapping[str, float] = MappingProxyType(
-    {GPUS_ALL_REGIONS: 1.0, "CPUS_ALL_REGIONS": 128.0, "NETWORKS": 5.0, "FIREWALLS": 100.0}
+    {GPUS_ALL_REGIONS: 1.0, "CPUS_ALL_REGIONS": 360.0, "NETWORKS": 5.0, "FIREWALLS": 100.0}
 )
-"""Limits of the project."""
+"""Limits of the project. The vCPUs are those of a project that was given TPU chips: two hosts of
+four or eight chips have 180 each. A new project has 32 or fewer (scenario `tpu-vcpus`)."""
 
 
 def region_of(zone: str) -> str:

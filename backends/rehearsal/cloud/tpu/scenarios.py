@@ -76,6 +76,19 @@ TPU_SCENARIOS: dict[str, Scenario] = {
             for metric in TPU_QUOTAS
         ),
     ),
+    "tpu-vcpus": Scenario(
+        "Quota 'CPUS_ALL_REGIONS' exceeded.  Limit: 32.0 globally.",
+        "A ct6e machine brings 44 or 180 vCPUs, and a new project may have fewer in all.",
+        "",
+        (
+            {
+                "kind": "compute-quota",
+                "metric": "CPUS_ALL_REGIONS",
+                "region": "global",
+                "value": 32,
+            },
+        ),
+    ),
     "tpu-gated-machine": Scenario(
         "This user agent is not allowed to use the machine type [ct5lp-hightpu-1t].",
         "The machine type is not open to everybody on Compute Engine.",
