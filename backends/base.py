@@ -31,6 +31,7 @@ from backends.core.answers import (
     Traffic,
 )
 from backends.core.errors import ConflictError, InvalidInputError, NotFoundError, NotSupportedError
+from backends.core.option_names import PLACES, in_own_words, unknown_option
 from backends.core.plans import Plan, Step
 from backends.core.render import clip
 
@@ -342,6 +343,24 @@ class CanDeploy(RunsPlans):
     """What becomes of `ttl_hours`: the option by which the cloud enforces it, `shown` where
     `list_deployments` says when it is over, or nothing."""
 
+    places_are: ClassVar[str] = ""
+    """The target's own options that `places` stands for; empty where there is one place only."""
+
+    @classmethod
+    def placed(cls, places: list[str]) -> dict[str, Any]:
+        """The option `places` in the target's own options.
+
+        Args:
+            places: Regions or zones, in the order to try.
+
+        Raises:
+            InvalidInputError: The target has no such places, or takes fewer.
+        """
+        del places
+        raise InvalidInputError(
+            f"options.{PLACES}", f"{cls.target} has one place only.", allowed="leave it out"
+        )
+
     @abc.abstractmethod
     async def plan_deploy(self, spec: DeploySpec) -> Plan:
         """What deploying `spec` would do. Changes nothing.
@@ -373,6 +392,7 @@ class CanDeploy(RunsPlans):
             InvalidInputError: An option is unknown or wrong; names it and what is allowed.
         """
         known = cls.Spec.model_fields
+        options = in_own_words(options, known, cls.placed)
         if cls.ttl in known and options.get("ttl_hours"):
             options = {cls.ttl: options["ttl_hours"]} | options
         clash = set(options) & set(common)
@@ -387,10 +407,9 @@ class CanDeploy(RunsPlans):
             where = ".".join(map(str, item["loc"]))
             field = where if where in common else f"options.{where}"
             if item["type"] == "extra_forbidden":
-                allowed = sorted(set(known) - set(common))
-                raise InvalidInputError(
-                    field, f"{cls.target} has no such option.", allowed=", ".join(allowed)
-                ) from None
+                arguments = set(DeploySpec.model_fields) - {"ttl_hours"}
+                allowed = set(known) - arguments | ({PLACES} if cls.places_are else set())
+                raise unknown_option(cls.target, where, allowed) from None
             raise InvalidInputError(field, item["msg"].removeprefix("Value error, ")) from None
 
 

@@ -36,7 +36,8 @@ from backends.core.answers import (
     TokenSaved,
     Traffic,
 )
-from backends.core.errors import DevopsError
+from backends.core.errors import DevopsError, InvalidInputError
+from backends.core.option_names import PLACES, regions_only
 from backends.core.plans import Plan, Step
 from backends.core.state import stamp
 from backends.knowledge.cloudrun import L4, RTX6000, CloudRunProfile
@@ -66,6 +67,24 @@ class CloudRunBackend(
     ttl: ClassVar[str] = "shown"
 
     Spec: ClassVar[type[DeploySpec]] = CloudRunSpec
+    places_are: ClassVar[str] = "region, of which it takes one"
+
+    @classmethod
+    def placed(cls, places: list[str]) -> dict[str, Any]:
+        """Its region.
+
+        Raises:
+            InvalidInputError: Several, or a zone.
+        """
+        regions = regions_only(cls.target, places)
+        if len(regions) > 1:
+            raise InvalidInputError(
+                f"options.{PLACES}",
+                f"has {len(regions)} places, and {cls.target} goes to one region: an image and "
+                "weights are in one.",
+                allowed="one of them",
+            )
+        return {"region": regions[0]} if regions else {}
 
     # --------------------------------------------------------------------------------- deploying
 

@@ -27,6 +27,7 @@ from backends.base import (
 from backends.clouds.hosts.preparing import HostOptions
 from backends.core.answers import Capacity, Changed, LogsAnswer, ModelEntry, TokenSaved
 from backends.core.errors import ConflictError, DevopsError
+from backends.core.option_names import ANY, zones_only
 from backends.core.plans import Plan, Step
 from backends.gce.looking import GceLooking
 from backends.gce.spec import DestroyOptions, GceSpec, StopOptions
@@ -61,6 +62,14 @@ class GceT4Backend(
     StopOptions: ClassVar[type[EndOptions]] = StopOptions
     DestroyOptions: ClassVar[type[EndOptions]] = DestroyOptions
     HostOptions: ClassVar[type[BaseModel]] = HostOptions
+    places_are: ClassVar[str] = "zones"
+
+    @classmethod
+    def placed(cls, places: list[str]) -> dict[str, Any]:
+        """Zones to try; a region stands for its zones."""
+        if places == [ANY]:
+            return {}
+        return {"zones": zones_only(cls.target, places, gce.all_zones())}
 
     # --------------------------------------------------------------------------------- deploying
 

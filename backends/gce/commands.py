@@ -43,7 +43,7 @@ def serving_spec(spec: GceSpec) -> dict[str, Any]:
         "max_num_batched_tokens",
         "gpu_memory_utilization",
         "served_model_name",
-        "language_model_only",
+        "text_only",
         "extra_args",
         "vllm",
         "secret",
@@ -211,7 +211,7 @@ def engine_argv(spec: dict[str, Any]) -> tuple[str, ...]:
     ]
     if spec.get("max_num_batched_tokens"):
         argv += ["--max-num-batched-tokens", str(spec["max_num_batched_tokens"])]
-    if spec.get("language_model_only"):
+    if spec.get("text_only"):
         argv.append("--language-model-only")
     if spec.get("served_model_name"):
         argv += ["--served-model-name", str(spec["served_model_name"])]

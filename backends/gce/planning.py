@@ -293,7 +293,7 @@ def _habits(spec: GceSpec, world: World) -> list[str]:
             f"There is no secret {spec.secret!r}: a model that Hugging Face gates cannot be "
             f"downloaded (save_hf_token(target={TARGET!r}) makes it)."
         )
-    if not spec.language_model_only:
+    if not spec.text_only:
         found.append("With vision and audio loading takes longer and the KV cache is smaller.")
     return found
 

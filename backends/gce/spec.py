@@ -64,7 +64,7 @@ class GceSpec(DeploySpec):
     vllm: str | None = Field(
         None, pattern=r"^\d+\.\d+\.\d+(?:\.?\w+)?$", description="Version of vLLM to install."
     )
-    language_model_only: bool = Field(
+    text_only: bool = Field(
         True, description="Leave vision and audio out: sooner ready, more KV cache."
     )
     gpu_memory_utilization: float = Field(

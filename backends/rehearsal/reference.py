@@ -27,6 +27,21 @@ _KINDS = {
     "destructive": "ends things",
 }
 
+_SHARED_OPTIONS = """## Options on several targets
+
+`get_help(topic="options", target=...)` lists the options of one target. These are called the same
+on all that have them; sizes of disks and memory are in GiB, times end in their unit.
+
+`places` is where a deployment goes: one region or zone or a list of them, in the order to try, as
+`find_capacity` names them. It stands for the target's own words (`region`, `fallback_regions`,
+`zone`, `zones`); these are understood on the other targets too, and on a target that goes to zones
+a region stands for its zones. Also understood: `subnetwork` for `subnet`, `language_model_only` for
+`text_only`, `disk_gb` for `boot_disk_gib`, `instances` for Cloud Run's `scaling`, `role` and
+`service_account` for each other, `external` and `internal_ips` as opposites. What says the same
+thing twice, or has no meaning on a target, is refused by name.
+
+"""
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -100,8 +115,24 @@ def tools_page(answers: Answers) -> str:
         + ", ".join(f"**{kind}** {meaning}" for kind, meaning in _KINDS.items())
         + ". Arguments without a default are needed; unknown ones are refused.",
         *(_tool_section(tool) for tool in answers.tools),
+        _SHARED_OPTIONS + shared_options_table(answers),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def shared_options_table(answers: Answers) -> str:
+    """The entries of `options` of plan_deployment that more than one target has."""
+    where: dict[str, list[str]] = {}
+    for row in answers.options:
+        if not row["meaning"].startswith(("stop_serving: ", "destroy: ")):
+            where.setdefault(row["option"], []).append(row["target"])
+    rows = [
+        [f"`{option}`", "all" if len(on) == len(answers.targets) else ", ".join(map(_code, on))]
+        for option, on in where.items()
+        # Those of one control plane have all options in common.
+        if len({target.partition("-")[0] for target in on}) > 1
+    ]
+    return _table(["option", "targets"], rows)
 
 
 def _tool_section(tool: Tool) -> str:

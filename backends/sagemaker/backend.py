@@ -32,6 +32,7 @@ from backends.core.answers import (
     Traffic,
 )
 from backends.core.errors import ConflictError, NotFoundError
+from backends.core.option_names import regions_only
 from backends.core.plans import Plan, Step
 from backends.sagemaker.destroying import SageMakerEnd
 from backends.sagemaker.looking import SageMakerLooking
@@ -59,6 +60,13 @@ class SageMakerBackend(
 
     Spec: ClassVar[type[DeploySpec]] = SageMakerSpec
     DestroyOptions: ClassVar[type[EndOptions]] = SageMakerEnd
+    places_are: ClassVar[str] = "region, then fallback_regions"
+
+    @classmethod
+    def placed(cls, places: list[str]) -> dict[str, Any]:
+        """Its region, and those to fall back on."""
+        first, *others = regions_only(cls.target, places) or [""]
+        return {"region": first, "fallback_regions": others} if first else {}
 
     # --------------------------------------------------------------------------------- deploying
 

@@ -22,7 +22,9 @@ from backends.base import (
     WorkerJob,
 )
 from backends.core.answers import Capacity, Changed, LogsAnswer, ModelEntry, TokenSaved
+from backends.core.option_names import ANY, zones_only
 from backends.core.plans import Plan, Step
+from backends.knowledge.tpu import ZONES
 from backends.tpu.destroying import TpuDestroyOptions, TpuStopOptions
 from backends.tpu.looking import TpuLooking
 from backends.tpu.spec import TpuSpec
@@ -51,6 +53,13 @@ class TpuBackend(
     Spec: ClassVar[type[DeploySpec]] = TpuSpec
     DestroyOptions: ClassVar[type[EndOptions]] = TpuDestroyOptions
     StopOptions: ClassVar[type[EndOptions]] = TpuStopOptions
+    places_are: ClassVar[str] = "zone (one) or zones (several)"
+
+    @classmethod
+    def placed(cls, places: list[str]) -> dict[str, Any]:
+        """One zone to ask in, or several to search; a region stands for its zones."""
+        zones = zones_only(cls.target, places, ZONES)
+        return {"zone": zones[0]} if len(zones) == 1 and zones != [ANY] else {"zones": zones}
 
     async def plan_deploy(self, spec: DeploySpec) -> Plan:
         """An account with one right, and the request; or a search of zones."""

@@ -128,8 +128,8 @@ def _queued_argv(spec: TpuSpec, common: Sequence[str]) -> list[str]:
     if spec.reservation:
         argv.append(f"--reservation={spec.reservation}")
     argv.append(f"--network={spec.network}")
-    if spec.subnetwork:
-        argv.append(f"--subnetwork={spec.subnetwork}")
+    if spec.subnet:
+        argv.append(f"--subnetwork={spec.subnet}")
     if spec.internal_ips:
         argv.append("--internal-ips")
     return [*argv, "--async", "--quiet", "--format=json"]
@@ -148,7 +148,7 @@ def _instance_argv(spec: TpuSpec, common: Sequence[str]) -> list[str]:
         f"--image-family={COMPUTE_IMAGE_FAMILY}",
         f"--image-project={COMPUTE_IMAGE_PROJECT}",
         "--maintenance-policy=TERMINATE",
-        f"--boot-disk-size={spec.disk_gb}GB",
+        f"--boot-disk-size={spec.boot_disk_gib}GB",
         "--scopes=cloud-platform",
         f"--provisioning-model={_COMPUTE_MODELS[str(spec.provisioning)]}",
     ]
@@ -160,7 +160,7 @@ def _instance_argv(spec: TpuSpec, common: Sequence[str]) -> list[str]:
         argv += ["--reservation-affinity=specific", f"--reservation={spec.reservation}"]
     if spec.internal_ips:
         argv.append("--no-address")
-    where = f"--subnet={spec.subnetwork}" if spec.subnetwork else f"--network={spec.network}"
+    where = f"--subnet={spec.subnet}" if spec.subnet else f"--network={spec.network}"
     # Waited for: what a zone refuses is told by the operation, not by the request.
     return [*argv, where, "--quiet", "--format=json"]
 

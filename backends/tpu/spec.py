@@ -88,7 +88,7 @@ class TpuSpec(DeploySpec):
         None, pattern=r"^[a-z0-9.-]+$", description="Software of the TPU VM."
     )
     network: str | None = Field(None, pattern="^[a-z0-9-]+$", description="VPC network.")
-    subnetwork: str | None = Field(None, pattern="^[a-z0-9-]+$", description="VPC subnetwork.")
+    subnet: str | None = Field(None, pattern="^[a-z0-9-]+$", description="VPC subnet.")
     internal_ips: bool = Field(
         False, description="No external address; then ssh=iap and a NAT for pulling are needed."
     )
@@ -129,8 +129,8 @@ class TpuSpec(DeploySpec):
     allow_from: list[str] = Field(
         default_factory=list, description="Callers let in with public, e.g. 203.0.113.7/32."
     )
-    disk_gb: int | None = Field(
-        None, ge=100, le=2000, description="Boot disk with control_plane=compute."
+    boot_disk_gib: int | None = Field(
+        None, ge=100, le=2000, description="Boot disk with control_plane=compute, GiB."
     )
     env: list[str] = Field(
         default_factory=list, description="Further variables, KEY=VALUE; never secrets."
@@ -220,7 +220,9 @@ def resolved(spec: TpuSpec, settings: Settings) -> TpuSpec:
             "max_num_batched_tokens": spec.max_num_batched_tokens or MAX_NUM_BATCHED_TOKENS,
             "kv_cache_dtype": spec.kv_cache_dtype or "auto",
             "port": spec.port or 8000,
-            "disk_gb": (spec.disk_gb or int(COMPUTE_DISK_GB.value)) if plane == "compute" else None,
+            "boot_disk_gib": (spec.boot_disk_gib or int(COMPUTE_DISK_GB.value))
+            if plane == "compute"
+            else None,
         }
     )
     _check(spec, full)
@@ -265,8 +267,8 @@ def _check(said: TpuSpec, full: TpuSpec) -> None:
             raise InvalidInputError(
                 "options.runtime_version", "is the TPU API's; compute takes a machine image."
             )
-    elif said.disk_gb is not None:
-        raise InvalidInputError("options.disk_gb", "goes with control_plane=compute.")
+    elif said.boot_disk_gib is not None:
+        raise InvalidInputError("options.boot_disk_gib", "goes with control_plane=compute.")
     if full.public and not full.allow_from:
         raise InvalidInputError(
             "options.allow_from",

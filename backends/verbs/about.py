@@ -25,6 +25,7 @@ from backends.core import errors
 from backends.core.answers import Check, Help
 from backends.core.errors import DevopsError
 from backends.core.names import VERSION, easiest
+from backends.core.option_names import PLACES, PLACES_MEANING
 from backends.core.settings import Settings, env_file, variable_of
 
 if TYPE_CHECKING:
@@ -120,6 +121,10 @@ def options_of(backend: Backend) -> list[dict[str, str]]:
     """The options of a target's deploy, stop_serving and destroy that are no arguments."""
     rows: list[dict[str, str]] = []
     if isinstance(backend, CanDeploy):
+        if backend.places_are:
+            meaning = PLACES_MEANING.format(own=backend.places_are)
+            row = {"option": PLACES, "type": "str | list[str]", "meaning": meaning}
+            rows.append({"target": backend.target} | row)
         rows += _rows(backend.target, backend.Spec, DeploySpec, "")
     if isinstance(backend, CanStop):
         rows += _rows(backend.target, backend.StopOptions, EndOptions, "stop_serving: ")

@@ -84,7 +84,7 @@ def test_a_machine_of_compute_engine_is_asked_for_behind_the_same_options() -> N
 
 
 def test_network_service_account_and_addresses_are_as_asked() -> None:
-    argv = created(network="n1", subnetwork="s1", internal_ips=True)
+    argv = created(network="n1", subnet="s1", internal_ips=True)
     assert {"--network=n1", "--subnetwork=s1", "--internal-ips"} <= set(argv)
     assert "--no-address" in created(control_plane="compute", internal_ips=True)
 

@@ -36,7 +36,7 @@ def test_what_is_not_said_is_taken_from_the_reference() -> None:
         ({"provisioning": "spot", "max_run_hours": 5}, "options.max_run_hours"),
         ({"control_plane": "compute", "size": "v6e-16"}, "options.control_plane"),
         ({"control_plane": "compute", "runtime_version": "x"}, "options.runtime_version"),
-        ({"disk_gb": 300}, "options.disk_gb"),
+        ({"boot_disk_gib": 300}, "options.boot_disk_gib"),
         ({"public": True}, "options.allow_from"),
         ({"allow_from": ["203.0.113.7"]}, "options.allow_from"),
         ({"public": True, "allow_from": ["203.0.113.7"], "internal_ips": True}, "options.public"),
