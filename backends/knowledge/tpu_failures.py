@@ -56,8 +56,8 @@ SIGNATURES: tuple[Signature, ...] = (
         r"Quota '?CPUS(?:_ALL_REGIONS|_PER_VM_FAMILY)?'? exceeded",
         "A ct6e machine brings vCPUs that count on Compute Engine's limits: 44 with one chip, 180 "
         "with four or eight.",
-        "Ask the person to request CPUS-ALL-REGIONS-per-project (or the limit that is named) for as "
-        "many at https://console.cloud.google.com/iam-admin/quotas, or plan with "
+        "Ask the person to request CPUS-ALL-REGIONS-per-project (or the limit that is named) for "
+        "as many at https://console.cloud.google.com/iam-admin/quotas, or plan with "
         "options.control_plane='tpu', whose hosts do not count there.",
     ),
     signature(
