@@ -29,6 +29,8 @@ DIMENSION = "sagemaker:inference-component:DesiredCopyCount"
 PREFIX = "inference-component/"
 
 _IDLE_S = 900.0
+# Whoever looks on, with a CLI that takes a second for each word, must have time to do so.
+_LEAST_IDLE_S = 12.0
 _TOO_MUCH_S = 30.0
 _ALARM_S = 67.0
 _EVERY_S = 10.0
@@ -185,7 +187,8 @@ class ComponentScaling:
         quiet_s = now - max(asked, self._began.get(key, now))
         # A copy that has just come up is not taken away for the quiet before it.
         up_s = time.time() - float(component["LastModifiedTime"])
-        if not inflight and min(quiet_s, up_s) >= self._cloud.after(_IDLE_S):
+        idle_s = max(self._cloud.after(_IDLE_S), _LEAST_IDLE_S)
+        if not inflight and min(quiet_s, up_s) >= idle_s:
             self._to(region, resource, 0, target)
 
     def _to(self, region: str, resource: str, count: int, target: Json) -> None:
