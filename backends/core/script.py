@@ -10,7 +10,8 @@ from backends.core.plans import Plan
 def shell_script(plan: Plan) -> str:
     """The plan's commands in order, each with its title and undo as comments.
 
-    Steps that are not a command of their own say what the server does instead.
+    Steps that are not a command of their own say what the server does instead; those of kind
+    `later`, which wait for something or may never be due, are shown and not run.
     """
     lines = [
         "#!/usr/bin/env bash",
@@ -23,7 +24,9 @@ def shell_script(plan: Plan) -> str:
             lines.append(f"# undo: {_comment(step.undo)}")
         if step.argv:
             settings = [f"{key}={shlex.quote(value)}" for key, value in sorted(step.env.items())]
-            lines.append(" ".join([*settings, shlex.join(step.argv)]))
+            command = " ".join([*settings, shlex.join(step.argv)])
+            later = step.kind == "later"
+            lines.append(f"# when that is so: {_comment(command)}" if later else command)
         else:
             lines.append(f"# done by the server: {_comment(step.shown())}")
     return "\n".join(lines) + "\n"

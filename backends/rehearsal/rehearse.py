@@ -19,6 +19,7 @@ from backends.core.names import TARGETS
 from backends.core.settings import PROJECT_DIR, variable_of
 from backends.core.state import write_json
 from backends.registry import backend_class
+from backends.rehearsal import zero_walk
 from backends.rehearsal.guest import Guest, Json, RefusedError, run_walk, structured
 from backends.rehearsal.stages import (
     BECOMING,
@@ -216,8 +217,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         variable_of("rehearsal_speed"): f"{options.speed:g}",
         variable_of("targets"): options.target,
     }
+    if options.scale_to_zero and options.target not in zero_walk.OPTIONS:
+        print(f"{options.target} has no option to scale to zero.", file=sys.stderr)
+        return 2
+
+    async def walk(guest: Guest) -> None:
+        if options.scale_to_zero:
+            await zero_walk.walk(guest, options.target, NAME)
+        else:
+            await Rehearsal(guest, options.target, out).walk()
+
     return run_walk(
-        lambda guest: Rehearsal(guest, options.target, out).walk(),
+        walk,
         {"target": options.target, "name": NAME},
         settings,
         Terminal(),
@@ -235,6 +246,12 @@ def _parser() -> argparse.ArgumentParser:
         "played on this machine: no account, no cost.",
     )
     parser.add_argument("target", choices=TARGETS)
+    parser.add_argument(
+        "--scale-to-zero",
+        action="store_true",
+        help="walk the life of what goes to no instance and is woken by a request instead "
+        f"({', '.join(zero_walk.OPTIONS)})",
+    )
     parser.add_argument(
         "--speed",
         type=float,

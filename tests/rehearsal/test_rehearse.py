@@ -47,3 +47,12 @@ def test_a_target_that_is_none_is_refused_by_name(capsys: pytest.CaptureFixture[
         rehearse.main(["no-such-target"])
     assert refused.value.code == 2
     assert "cloudrun-l4" in capsys.readouterr().err
+
+
+def test_a_target_that_cannot_scale_to_zero_says_so_before_anything_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = rehearse.main(["local", "--scale-to-zero", f"--state-dir={tmp_path}"])
+    assert code == 2
+    assert "local has no option to scale to zero" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

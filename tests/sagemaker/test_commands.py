@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from backends.core.errors import ConflictError
-from backends.core.plans import Step
+from backends.core.plans import Plan, Step
+from backends.core.script import shell_script
 from backends.sagemaker import component_steps
 from backends.sagemaker.commands import config_name, deployment_of, policy, role_name, tags_of
 from backends.sagemaker.deploying import _fallback
@@ -166,3 +167,12 @@ def test_a_fallback_shows_every_region_in_order_and_runs_none_of_it_at_once() ->
     assert "Only if us-west-2 has no capacity" in steps[4].title
     assert "--region us-west-2" in steps[1].shown()
     assert any("us-west-2: ml.g6.4xlarge is left out" in note for note in notes)
+
+
+def test_as_a_script_what_has_to_wait_is_shown_and_not_run() -> None:
+    steps = _CASES["zero-create"]
+    plan = Plan(verb="deploy", target="sagemaker-l4", name="gemma4", summary="", steps=steps)
+    lines = shell_script(plan).splitlines()
+    assert any(line.startswith("aws sagemaker create-endpoint ") for line in lines)
+    assert not any(line.startswith("aws sagemaker create-inference-component") for line in lines)
+    assert any(line.startswith("# when that is so: aws sagemaker create-inf") for line in lines)
