@@ -149,8 +149,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "It is at zero copies, so nothing could answer. Where automatic scaling is set up, the "
         "request wakes it, which takes some twelve minutes.",
         "wait_until_ready(target='{target}', name='{name}'), then ask again; "
-        "update_scaling(target='{target}', name='{name}', instances=1) starts it where no request "
-        "does.",
+        "start_serving(target='{target}', name='{name}') starts it where no request does.",
     ),
     signature(
         "no_room",

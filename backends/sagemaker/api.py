@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from backends.core.errors import DevopsError, NotFoundError
+from backends.core.errors import DevopsError, InvalidInputError, NotFoundError
 from backends.core.names import is_ours
 from backends.core.problems import or_problem, words_of
 from backends.sagemaker.commands import NAME_TAG, deployment_of
@@ -86,9 +86,18 @@ class SageMakerApi:
         )
         if isinstance(raw, NotFoundError):
             return None
+        if isinstance(raw, InvalidInputError) and not await self._has_component(region, name):
+            return None  # in words that are not known yet
         if isinstance(raw, DevopsError):
             raise raw
         return component_of(raw, bounds)
+
+    async def _has_component(self, region: str, name: str) -> bool:
+        found = await self._aws.items(
+            "sagemaker", "list_inference_components", "InferenceComponents", region,
+            NameContains=name,
+        )  # fmt: skip
+        return name in {str(item["InferenceComponentName"]) for item in found}
 
     async def bounds(self, region: str, name: str) -> Bounds:
         """What automatic scaling may do to a component; where it cannot be asked, why."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from backends.core.answers import Changed, Price
-from backends.core.errors import ConflictError, NotManagedError, NotSupportedError
+from backends.core.errors import (
+    ConflictError,
+    NotFoundError,
+    NotManagedError,
+    NotSupportedError,
+)
 from backends.core.names import MANAGED_BY, MANAGED_BY_US, is_ours
 from backends.core.plans import Plan, Step
 from backends.knowledge.sagemaker import TARGET
@@ -15,7 +21,13 @@ from backends.sagemaker import component_commands as argvs
 from backends.sagemaker.commands import tags_of
 from backends.sagemaker.component_scaling import copies_step, most_copies, run_steps
 from backends.sagemaker.component_state import wake_s
-from backends.sagemaker.component_steps import delete_step, deregister_step, scaling_steps
+from backends.sagemaker.component_steps import (
+    alarm_gone_step,
+    delete_step,
+    deregister_step,
+    ending_steps,
+    scaling_steps,
+)
 from backends.sagemaker.components import BUSY_COMPONENT
 from backends.sagemaker.endpoints import BROKEN, Deployed
 from backends.sagemaker.steps import state_of
@@ -32,7 +44,7 @@ async def deletions(target: SageMakerLooking, deployed: Deployed) -> list[Step]:
     """
     name, region = deployed.name, deployed.region
     hosted, own, alarms = await asyncio.gather(
-        target.api.components_on(region, name),
+        _hosted(target, deployed),
         target.api.component_or_none(region, name),
         target.aws.call(
             "cloudwatch", "describe_alarms", region, AlarmNames=[argvs.wake_alarm_name(name)]
@@ -50,20 +62,31 @@ async def deletions(target: SageMakerLooking, deployed: Deployed) -> list[Step]:
     if own is not None and (own.bounds.on or own.bounds.problem):
         steps.append(deregister_step(region, name))
     if alarms.get("MetricAlarms"):
-        steps.append(
-            Step(
-                title="Delete the alarm that wakes it",
-                kind="aws",
-                argv=argvs.delete_wake_alarm(region, name),
-                data={
-                    "thing": "no alarm",
-                    "id": argvs.wake_alarm_name(name),
-                    "region": region,
-                    "missing_ok": True,
-                },
-            )
-        )
+        steps.append(alarm_gone_step(region, name))
     return [*steps, *(delete_step(region, item, name) for item in hosted)]
+
+
+async def _hosted(target: SageMakerLooking, deployed: Deployed) -> dict[str, Mapping[str, str]]:
+    """What its endpoint hosts, by name with tags; also what outlived an endpoint that is gone."""
+    try:
+        found = await target.api.components_on(deployed.region, deployed.name)
+    except NotFoundError:
+        found = {}
+    own = await target.api.component_or_none(deployed.region, deployed.name)
+    if own is not None and own.name not in found and own.endpoint == deployed.name:
+        found[own.name] = await target.api.component_tags(deployed.region, own)
+    return found
+
+
+def waits(deployed: Deployed) -> list[str]:
+    """What the reader should know of a deletion that has to wait for its turn."""
+    component = deployed.component
+    if component is None or component.status not in BUSY_COMPONENT - {"Deleting"}:
+        return []
+    return [
+        f"Its component is {component.status}: SageMaker deletes none before that is over, up to "
+        f"{component.startup_timeout_s} s for a start, and its instance is paid for meanwhile."
+    ]
 
 
 def plan_stop(target: SageMakerLooking, deployed: Deployed) -> Plan:
@@ -84,12 +107,9 @@ def plan_stop(target: SageMakerLooking, deployed: Deployed) -> Plan:
             f"{target.at(name)} is {component.status}; SageMaker changes nothing meanwhile.",
             next_action=target.call("wait_until_ready", name),
         )
+    scales = component.bounds.on or component.bounds.problem
     steps = [
-        *(
-            [deregister_step(region, name)]
-            if component.bounds.on or component.bounds.problem
-            else []
-        ),
+        *(ending_steps(region, name) if scales else []),
         *([copies_step(region, name, 0)] if component.desired else []),
     ]
     if not steps:

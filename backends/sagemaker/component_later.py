@@ -42,6 +42,10 @@ _AGAIN_IS_THE_SAME = frozenset(
 Settled = Callable[[], Awaitable[Any]]
 
 
+class _StoppedError(Exception):
+    """Somebody asked for an end."""
+
+
 async def put_on(
     target: SageMakerLooking,
     name: str,
@@ -76,6 +80,8 @@ async def put_on(
         raise failed(target, name, endpoint.reason, "Its endpoint failed; no model was put on it.")
 
     async def one(step: Step) -> str:
+        if job.should_stop():
+            raise _StoppedError
         job.progress(0, None, step.title)
         done = await run_component_step(target, name, step, job)
         if step.data.get("thing") == "component":
@@ -88,7 +94,10 @@ async def put_on(
                 raise
         return done
 
-    done = await run_all(target, name, steps, one)
+    try:
+        done = await run_all(target, name, steps, one)
+    except _StoppedError:
+        return {"region": region, "stopped": "as asked; what is there stays, get_status says what"}
     return {"region": region, "component": name, "done": done}
 
 

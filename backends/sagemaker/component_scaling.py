@@ -14,7 +14,7 @@ from backends.sagemaker import commands
 from backends.sagemaker import component_commands as argvs
 from backends.sagemaker.component_later import filled, run_component_step
 from backends.sagemaker.component_state import idle_words, wake_s
-from backends.sagemaker.component_steps import deregister_step, scaling_steps
+from backends.sagemaker.component_steps import ending_steps, scaling_steps
 from backends.sagemaker.components import BUSY_COMPONENT, Component
 from backends.sagemaker.endpoints import Deployed
 from backends.sagemaker.quotas import refuse_if_short, shortages, used
@@ -23,12 +23,22 @@ if TYPE_CHECKING:
     from backends.sagemaker.looking import SageMakerLooking
 
 
-def most_copies(deployed: Deployed) -> int:
-    """The most instances of the configuration; a copy has all GPUs of one, unless told fewer."""
+def most_instances(deployed: Deployed) -> int:
+    """The most instances that the configuration allows."""
     variant = deployed.config.variants[0] if deployed.config and deployed.config.variants else None
     if variant is None:
         return 1
     return int((variant.raw.get("ManagedInstanceScaling") or {}).get("MaxInstanceCount") or 1)
+
+
+def most_copies(deployed: Deployed) -> int:
+    """Copies that they have room for: each takes whole GPUs."""
+    return most_instances(deployed) * _per_instance(deployed)
+
+
+def _per_instance(deployed: Deployed) -> int:
+    gpus = TYPES[deployed.types[0]].gpus if deployed.types else 1
+    return max(1, gpus // max(1, deployed.component.accelerators if deployed.component else gpus))
 
 
 async def price_of(target: SageMakerLooking, deployed: Deployed, scaling: Scaling) -> Price:
@@ -38,14 +48,15 @@ async def price_of(target: SageMakerLooking, deployed: Deployed, scaling: Scalin
     component = deployed.component
     known = component.bounds.high if component else None
     most = scaling.instances or scaling.max_instances or known or most_copies(deployed)
-    return await target.pool_price(deployed.region, deployed.types, most)
+    instances = -(-most // _per_instance(deployed))
+    return await target.pool_price(deployed.region, deployed.types, instances)
 
 
 async def scale(target: SageMakerLooking, deployed: Deployed, scaling: Scaling) -> Changed:
     """Set the number of copies, or the bounds that load chooses within; what was not said stays.
 
     `instances=0` takes all copies away now and leaves automatic scaling as it is, so that a request
-    still wakes it. Another number ends automatic scaling.
+    still wakes it. Another number ends automatic scaling; `start_serving` starts a copy without.
 
     Raises:
         InvalidInputError: The numbers contradict each other, or are as asked already.
@@ -104,7 +115,7 @@ def _steps(deployed: Deployed, component: Component, scaling: Scaling) -> list[S
         return steps + ([copies_step(region, name, 0)] if component.desired else [])
     if scaling.instances is not None:
         _check_room(deployed, scaling.instances, "instances")
-        off = [deregister_step(region, name)] if bounds.on or bounds.problem else []
+        off = ending_steps(region, name) if bounds.on or bounds.problem else []
         same = component.desired == scaling.instances
         return off + ([] if same else [copies_step(region, name, scaling.instances)])
     low = scaling.min_instances if scaling.min_instances is not None else (bounds.low or 0)
@@ -116,10 +127,9 @@ def _steps(deployed: Deployed, component: Component, scaling: Scaling) -> list[S
     _check_room(deployed, high, "max_instances")
     if (bounds.low, bounds.high) == (low, high):
         return []
-    steps = scaling_steps(region, name, low, high, tags)
-    if component.desired < low:
-        steps.append(copies_step(region, name, low))
-    return steps
+    # First, for automatic scaling would begin to make them too, and then it is in no one's turn.
+    first = [copies_step(region, name, low)] if component.desired < low else []
+    return [*first, *scaling_steps(region, name, low, high, tags)]
 
 
 def _check_room(deployed: Deployed, copies: int, field: str) -> None:
@@ -128,8 +138,7 @@ def _check_room(deployed: Deployed, copies: int, field: str) -> None:
     Raises:
         InvalidInputError: Names the most.
     """
-    gpus = TYPES[deployed.types[0]].gpus if deployed.types else 1
-    most = most_copies(deployed) * gpus
+    most = most_copies(deployed)
     if copies > most:
         raise InvalidInputError(
             field,
@@ -144,6 +153,7 @@ async def _check_quota(target: SageMakerLooking, deployed: Deployed, scaling: Sc
     limits = await or_problem(target.quotas.limits(deployed.region))
     if isinstance(limits, DevopsError) or not wanted or deployed.endpoint is None:
         return  # SageMaker itself refuses what does not fit, and says so
+    wanted = -(-wanted // _per_instance(deployed))
     now = sum(max(v.desired or 0, v.count or 0) for v in deployed.endpoint.variants)
     taken = used(await target.api.all_deployed(deployed.region))
     short = shortages(limits, deployed.types, max(wanted - now, 0), taken)

@@ -244,7 +244,7 @@ def _asleep(
             expected_s=wake_s(),
             warnings=problems,
         )
-    start = f"update_scaling(target={TARGET!r}, name={deployed.name!r}, instances=1)"
+    start = f"start_serving(target={TARGET!r}, name={deployed.name!r})"
     if wakes:
         return Judgement(
             "scaled_to_zero",

@@ -136,6 +136,26 @@ def scaling_steps(
     ]
 
 
+def ending_steps(region: str, name: str) -> list[Step]:
+    """End automatic scaling, and what would wake it."""
+    return [deregister_step(region, name), alarm_gone_step(region, name)]
+
+
+def alarm_gone_step(region: str, name: str) -> Step:
+    """Delete the alarm that wakes it."""
+    return Step(
+        title="Delete the alarm that wakes it",
+        kind="aws",
+        argv=argvs.delete_wake_alarm(region, name),
+        data={
+            "thing": "no alarm",
+            "id": argvs.wake_alarm_name(name),
+            "region": region,
+            "missing_ok": True,
+        },
+    )
+
+
 def deregister_step(region: str, name: str) -> Step:
     """End automatic scaling, its policies included."""
     return Step(

@@ -44,6 +44,7 @@ class Component:
         model: The model that each copy runs.
         copies: Copies that run.
         desired: Copies that are to run.
+        accelerators: GPUs that each copy takes.
         startup_timeout_s: How long a copy may take until it is healthy.
         created_at: Unix seconds.
         modified_at: Unix seconds: since when its status is what it is.
@@ -58,6 +59,7 @@ class Component:
     model: str = ""
     copies: int = 0
     desired: int = 0
+    accelerators: int = 1
     startup_timeout_s: int = 1800
     created_at: float = 0.0
     modified_at: float = 0.0
@@ -74,6 +76,7 @@ def component_of(raw: Mapping[str, Any], bounds: Bounds) -> Component:
     spec = raw.get("Specification") or {}
     counts = raw.get("RuntimeConfig") or {}
     startup = spec.get("StartupParameters") or {}
+    needs = spec.get("ComputeResourceRequirements") or {}
     return Component(
         name=str(raw["InferenceComponentName"]),
         arn=str(raw["InferenceComponentArn"]),
@@ -83,6 +86,7 @@ def component_of(raw: Mapping[str, Any], bounds: Bounds) -> Component:
         model=str(spec.get("ModelName") or ""),
         copies=int(counts.get("CurrentCopyCount") or 0),
         desired=int(counts.get("DesiredCopyCount") or 0),
+        accelerators=int(needs.get("NumberOfAcceleratorDevicesRequired") or 1),
         startup_timeout_s=int(startup.get("ContainerStartupHealthCheckTimeoutInSeconds") or 600),
         created_at=seconds_of(raw.get("CreationTime")),
         modified_at=seconds_of(raw.get("LastModifiedTime")),

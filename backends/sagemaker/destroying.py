@@ -98,6 +98,7 @@ async def plan_destroy(target: SageMakerLooking, name: str, options: SageMakerEn
                 if busy
                 else []
             ),
+            *component_ending.waits(deployed),
         ],
     )
 

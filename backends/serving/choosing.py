@@ -106,8 +106,9 @@ def break_evens(ranked: Sequence[Option]) -> list[str]:
     """Hours a day below which an offer that scales to zero beats those that run always."""
     said: list[str] = []
     able = [item for item in ranked if item.able]
-    # The cheapest offer of each target is enough.
-    best = list({item.offer.target: item for item in reversed(able)}.values())[::-1]
+    # The cheapest offer of each target and kind is enough.
+    kinds = {(item.offer.target, item.offer.scales_to_zero): item for item in reversed(able)}
+    best = list(kinds.values())[::-1]
     for zero in best:
         for other in best:
             same = zero.instances == other.instances

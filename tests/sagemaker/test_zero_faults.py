@@ -134,12 +134,14 @@ async def test_a_cli_that_is_cut_off_at_the_component_is_looked_after(
     """Lost before it was done: named with its undo. Lost after it was done: seen to be done."""
     monkeypatch.setattr(running, "_LOOK_FOR_S", 0.1)
     operations_at_once(monkeypatch)
-    without_cli(monkeypatch, "create-inference-component")
+    without_cli(monkeypatch, "create-inference-component", "register-scalable-target")
     cloud.fault(kind="request", operation="^CreateInferenceComponent$", action="cut", times=3)
     refused = (await _deploy(caller)).error
     assert "Made there before: perhaps SageMaker inference component" in refused["message"]
     cloud.mend()
     cloud.fault(kind="request", operation="^CreateInferenceComponent$", action="lose-answer")
+    # What comes to the same when it is sent twice is sent again.
+    cloud.fault(kind="request", operation="^RegisterScalableTarget$", action="cut", times=3)
     done = await _deploy(caller)
     assert not done.is_error, done.text
     assert "the aws CLI was cut off, but it is done" in done.text
@@ -200,6 +202,7 @@ async def test_it_is_stopped_for_good_and_started_again(
     await caller.tool("stop_serving", target=TARGET, name=NAME, plan_id=planned.plan_id)
     assert [words[2] for words in sent] == [
         "deregister-scalable-target",
+        "delete-alarms",
         "update-inference-component-runtime-config",
     ]
     stopped = await until(caller, "stopped", "no request starts it")
@@ -210,6 +213,8 @@ async def test_it_is_stopped_for_good_and_started_again(
     assert started["state"] == "starting"
     ready = await settled(caller)
     assert ready["facts"]["copies"] == "1 of 1 (0 to 2 by load)"
+    again = (await caller.tool("start_serving", target=TARGET, name=NAME, restart=True)).error
+    assert again["code"] == "not_supported"
     shifted = (await caller.tool("shift_traffic", target=TARGET, name=NAME, to="candidate")).error
     assert shifted["code"] == "not_supported"
     more = (await caller.tool("update_scaling", target=TARGET, name=NAME, max_instances=3)).error

@@ -69,6 +69,14 @@ def test_a_prompt_longer_than_the_model_takes_is_refused_everywhere() -> None:
 def test_break_even_is_said_in_hours_a_day() -> None:
     said = break_evens(ranked(Load()))
     assert any("scale to zero wins below" in line for line in said)
+    own = "sagemaker-l4 scale to zero against sagemaker-l4 run day and night"
+    assert any(line.startswith(own) for line in said)
+
+
+def test_what_refuses_while_it_wakes_up_does_not_say_that_requests_wait() -> None:
+    found = by_title(ranked(Load(hours_a_day=1)))
+    assert "requests are refused for about" in " ".join(found["sagemaker-l4 scale to zero"].reasons)
+    assert "the first request waits" in " ".join(found["cloudrun-l4"].reasons)
 
 
 @pytest.mark.parametrize("hours", [0.5, 24.0])
