@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.sagemaker.acting import NAME, TARGET, deploy, destroy, settled
+from tests.sagemaker.acting import (
+    NAME,
+    TARGET,
+    deploy,
+    destroy,
+    finished,
+    operation_in,
+    settled,
+    until,
+)
 from tests.support.clients import Caller
 from tests.support.cloud import Cloud
 
@@ -49,3 +58,23 @@ async def test_a_life_by_version_2(
     refused = await deploy(caller, instance_types=["ml.g6.xlarge"], ignore_quota=True)
     assert refused.error["failure"] == "quota"
     assert "account-level service limit" in refused.error["words"]
+
+
+async def test_what_scales_to_zero_by_version_2(
+    cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = _version_2()
+    if program is None:
+        pytest.skip("no version 2 of the aws CLI here; TESTS_AWS_V2 names one (version 1 is run)")
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    done = await deploy(caller, scale_to_zero=True, instance_types=["ml.g6.xlarge"])
+    made = await finished(caller, operation_in(done.ok["done"]))
+    assert len(made["result"]["done"]) == 5, made
+    assert (await settled(caller))["state"] == "ready"
+    zero = await caller.tool("update_scaling", target=TARGET, name=NAME, instances=0)
+    assert zero.ok["usd_per_hour"] == 0
+    await until(caller, "scaled_to_zero")
+    left = await destroy(caller, role=True)
+    gone = await finished(caller, operation_in(left.ok["done"]))
+    assert gone["state"] == "succeeded", gone
+    assert (await caller.tool("list_deployments")).ok["items"] == []
