@@ -10,9 +10,9 @@ from backends.core.plans import Step
 from backends.core.problems import or_problem
 from backends.knowledge.sagemaker import PROFILE
 from backends.knowledge.sagemaker_components import ALARM_USD_PER_MONTH, SCALE_IN_S
+from backends.sagemaker.component_scaling import refuse_busy
 from backends.sagemaker.component_state import idle_words, wake_s
 from backends.sagemaker.component_steps import create_steps, hosted, replace_steps
-from backends.sagemaker.components import BUSY_COMPONENT
 from backends.sagemaker.endpoints import Deployed
 from backends.sagemaker.spec import SageMakerSpec
 from backends.sagemaker.world import Place, World
@@ -100,11 +100,8 @@ async def plan_steps(
     if found is None or found.endpoint is None:
         config_there = not isinstance(there, DevopsError)
         return create_steps(spec, world, place, model_there=model_there, config_there=config_there)
-    if component is not None and component.status in BUSY_COMPONENT:
-        raise ConflictError(
-            f"{target.at(spec.name)} is {component.status}; SageMaker changes nothing meanwhile.",
-            next_action=target.call("wait_until_ready", spec.name),
-        )
+    if component is not None:
+        refuse_busy(target, spec.name, component)
     return replace_steps(spec, world, place, found, model_there=model_there)
 
 

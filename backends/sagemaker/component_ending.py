@@ -19,7 +19,7 @@ from backends.knowledge.sagemaker import TARGET
 from backends.knowledge.sagemaker_components import RELEASE_S
 from backends.sagemaker import component_commands as argvs
 from backends.sagemaker.commands import tags_of
-from backends.sagemaker.component_scaling import copies_step, most_copies, run_steps
+from backends.sagemaker.component_scaling import copies_step, most_copies, refuse_busy, run_steps
 from backends.sagemaker.component_state import wake_s
 from backends.sagemaker.component_steps import (
     alarm_gone_step,
@@ -102,11 +102,7 @@ def plan_stop(target: SageMakerLooking, deployed: Deployed) -> Plan:
             f"{target.at(name)} hosts nothing that could be stopped.",
             next_action=target.call("get_status", name),
         )
-    if component.status in BUSY_COMPONENT:
-        raise ConflictError(
-            f"{target.at(name)} is {component.status}; SageMaker changes nothing meanwhile.",
-            next_action=target.call("wait_until_ready", name),
-        )
+    refuse_busy(target, name, component)
     scales = component.bounds.on or component.bounds.problem
     steps = [
         *(ending_steps(region, name) if scales else []),
@@ -158,11 +154,7 @@ async def start_again(target: SageMakerLooking, deployed: Deployed, *, restart: 
             f"{target.at(name)} cannot be started: {status.summary}",
             next_action=status.next_steps[0] if status.next_steps else "Call get_status.",
         )
-    if component.status in BUSY_COMPONENT:
-        raise ConflictError(
-            f"{target.at(name)} is {component.status}; SageMaker changes nothing meanwhile.",
-            next_action=target.call("wait_until_ready", name),
-        )
+    refuse_busy(target, name, component)
     if restart and component.desired:
         raise NotSupportedError(
             f"{target.at(name)} runs, and SageMaker starts no copy anew in its place.",

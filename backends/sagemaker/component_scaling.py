@@ -70,11 +70,7 @@ async def scale(target: SageMakerLooking, deployed: Deployed, scaling: Scaling) 
             f"{target.at(name)} hosts nothing that could be scaled.",
             next_action=target.call("get_status", name),
         )
-    if component.status in BUSY_COMPONENT:
-        raise ConflictError(
-            f"{target.at(name)} is {component.status}; SageMaker changes nothing meanwhile.",
-            next_action=target.call("wait_until_ready", name),
-        )
+    refuse_busy(target, name, component)
     steps = _steps(deployed, component, scaling)
     if not steps:
         raise InvalidInputError("instances", "is as asked already; nothing to change.")
@@ -94,6 +90,19 @@ async def scale(target: SageMakerLooking, deployed: Deployed, scaling: Scaling) 
         warnings=_warnings(scaling, fresh),
         next_steps=[target.call("wait_until_ready" if scaling.instances else "get_status", name)],
     )
+
+
+def refuse_busy(target: SageMakerLooking, name: str, component: Component) -> None:
+    """Refuse to change what SageMaker is changing.
+
+    Raises:
+        ConflictError: It is being made, scaled or deleted.
+    """
+    if component.status in BUSY_COMPONENT:
+        raise ConflictError(
+            f"{target.at(name)} is {component.status}; SageMaker changes nothing meanwhile.",
+            next_action=target.call("wait_until_ready", name),
+        )
 
 
 def copies_step(region: str, name: str, count: int) -> Step:

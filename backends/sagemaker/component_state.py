@@ -18,13 +18,13 @@ from backends.sagemaker.endpoints import BROKEN, BUSY, Deployed, Endpoint
 from backends.sagemaker.logs import Sight
 from backends.sagemaker.state import (
     CAPACITY,
-    HEALTH,
     PULLING,
     Judgement,
     expected,
     explained_failure,
     instances_in_words,
     judge,
+    phase_of_log,
     start_views,
 )
 from backends.serving.startup_log import Phase
@@ -295,7 +295,7 @@ def _starting(
                 "A component cannot be deleted before that; destroy waits for it.",
             ),
         )
-    phase, what = _phase(endpoint, component, sight)
+    phase, what = _phase(endpoint, sight)
     usual = sum(expected().values())
     seconds = f", {elapsed:.0f} s of about {usual:.0f} s" if elapsed is not None else ""
     long = phase == CAPACITY and elapsed is not None and elapsed > _PLACED_USUALLY_S
@@ -313,18 +313,12 @@ def _starting(
     )
 
 
-def _phase(endpoint: Endpoint, component: Component, sight: Sight) -> tuple[str, str]:
-    progress = sight.progress
+def _phase(endpoint: Endpoint, sight: Sight) -> tuple[str, str]:
     if not sight.stream:
         if endpoint.placed:
             return PULLING, "an instance is there and gets the image"
         return CAPACITY, "waiting for capacity (no instance is counted)"
-    if progress.phase is Phase.READY:
-        return HEALTH, "the engine is up; SageMaker makes its health checks"
-    if not progress.phases:
-        return PULLING, "its container has been started and has said nothing of vLLM yet"
-    detail = f", {progress.detail}" if progress.detail else ""
-    return progress.phase.value, f"{progress.phase.value}{detail}"
+    return phase_of_log(sight)
 
 
 def _failed(

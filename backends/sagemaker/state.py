@@ -150,11 +150,16 @@ def _busy(deployed: Deployed, endpoint: Endpoint, sight: Sight, now_s: float) ->
 
 def _phase(endpoint: Endpoint, sight: Sight) -> tuple[str, str]:
     """Where a start stands, and in words."""
-    progress = sight.progress
     if not sight.stream:
         if endpoint.placed and endpoint.status == "Creating":
             return PULLING, "an instance is placed and pulls the image"
         return CAPACITY, "waiting for capacity (no log yet, so no container was started)"
+    return phase_of_log(sight)
+
+
+def phase_of_log(sight: Sight) -> tuple[str, str]:
+    """Where the start of a container stands that has a log, and in words."""
+    progress = sight.progress
     if progress.phase is Phase.READY:
         return HEALTH, "the engine is up; SageMaker makes its health checks"
     if not progress.phases:

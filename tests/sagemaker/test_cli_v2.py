@@ -34,13 +34,18 @@ def _version_2() -> Path | None:
     return Path(named) if said.startswith("aws-cli/2.") else None
 
 
-async def test_a_life_by_version_2(
-    cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = _version_2()
-    if program is None:
+@pytest.fixture
+def program(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Version 2, which is then the first on PATH."""
+    del cloud
+    found = _version_2()
+    if found is None:
         pytest.skip("no version 2 of the aws CLI here; TESTS_AWS_V2 names one (version 1 is run)")
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{found.parent}:{os.environ['PATH']}")
+    return found
+
+
+async def test_a_life_by_version_2(cloud: Cloud, caller: Caller, program: Path) -> None:
     done = await deploy(caller, instance_types=["ml.g6.xlarge"])
     assert len(done.ok["done"]) == 5
     again = await deploy(caller, instance_types=["ml.g6.2xlarge"])
@@ -60,13 +65,8 @@ async def test_a_life_by_version_2(
     assert "account-level service limit" in refused.error["words"]
 
 
-async def test_what_scales_to_zero_by_version_2(
-    cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = _version_2()
-    if program is None:
-        pytest.skip("no version 2 of the aws CLI here; TESTS_AWS_V2 names one (version 1 is run)")
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+@pytest.mark.usefixtures("program")
+async def test_what_scales_to_zero_by_version_2(caller: Caller) -> None:
     done = await deploy(caller, scale_to_zero=True, instance_types=["ml.g6.xlarge"])
     made = await finished(caller, operation_in(done.ok["done"]))
     assert len(made["result"]["done"]) == 5, made

@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-import sys
 import time
-import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from backends.rehearsal.cloud.aws.changes import Changes, Key
 from backends.rehearsal.cloud.aws.endpoint_configs import hosts_components
 from backends.rehearsal.cloud.aws.fleets import Machine, Place
 from backends.rehearsal.cloud.aws.hosting import Group, Hosting, HostingError
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from backends.rehearsal.cloud.aws.metrics import Metrics
     from backends.rehearsal.cloud.cloud import Cloud
     from backends.rehearsal.cloud.run.instance import Instance
-
-Key = tuple[str, str]
-"""Region and name."""
 
 _NAME = re.compile(r"[a-zA-Z0-9]([\-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
 _STARTUP = ("ModelDataDownloadTimeoutInSeconds", "ContainerStartupHealthCheckTimeoutInSeconds")
@@ -93,7 +89,7 @@ class Components:
         self._metrics = metrics
         endpoints.sampled = self._sample
         self._copies: dict[Key, list[Copy]] = {}
-        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._changes = Changes(account, "component")
         self.last_asked: dict[Key, float] = {}
         """When a component was last invoked, by the monotonic clock."""
 
@@ -162,7 +158,7 @@ class Components:
         item["RuntimeConfig"]["DesiredCopyCount"] = count
         item.pop("FailureReason", None)
         self._set(item, "Updating")
-        self._begin((region, name), self._scale((region, name), before))
+        self._changes.begin((region, name), self._scale((region, name), before))
 
     def resume(self) -> None:
         """Take up what was there before the rehearsal was started again."""
@@ -171,17 +167,13 @@ class Components:
                 case "Failed":
                     continue
                 case "Deleting":
-                    self._begin(key, self._end(key))
+                    self._changes.begin(key, self._end(key))
                 case _:
-                    self._begin(key, self._scale(key, 0, again=True))
+                    self._changes.begin(key, self._scale(key, 0, again=True))
 
     async def clear(self) -> None:
         """Stop everything at once; nothing is left to delete."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._tasks.clear()
+        await self._changes.stop()
         self._copies.clear()
         self.last_asked.clear()
 
@@ -232,7 +224,7 @@ class Components:
             "_tags": list(call.params.get("Tags") or []),
         }
         self._kept(region)[name] = item
-        self._begin((region, name), self._scale((region, name), 0))
+        self._changes.begin((region, name), self._scale((region, name), 0))
         return {"InferenceComponentArn": item["InferenceComponentArn"]}
 
     def _update(self, call: Call) -> Json:
@@ -247,7 +239,7 @@ class Components:
         item.pop("FailureReason", None)
         self._set(item, "Updating")
         key = (call.region, str(item["InferenceComponentName"]))
-        self._begin(key, self._replace(key))
+        self._changes.begin(key, self._replace(key))
         return {"InferenceComponentArn": item["InferenceComponentArn"]}
 
     def _update_count(self, call: Call) -> Json:
@@ -261,7 +253,7 @@ class Components:
         self._check_settled(item, "delete")
         self._set(item, "Deleting")
         key = (call.region, str(item["InferenceComponentName"]))
-        self._begin(key, self._end(key))
+        self._changes.begin(key, self._end(key))
         return {}
 
     def _list(self, call: Call) -> Json:
@@ -282,21 +274,6 @@ class Components:
         return page(call, found, "InferenceComponents", most)
 
     # ------------------------------------------------------------------------- changes
-
-    def _begin(self, key: Key, work: Coroutine[Any, Any, None]) -> None:
-        self._account.changed()
-
-        async def run() -> None:
-            try:
-                await work
-            except Exception:  # noqa: BLE001 (a fault of the rehearsal must show as one)
-                traceback.print_exc(file=sys.stderr)
-            finally:
-                if self._tasks.get(key) is asyncio.current_task():
-                    del self._tasks[key]
-                self._account.changed()
-
-        self._tasks[key] = asyncio.create_task(run(), name=f"component {key}")
 
     async def _scale(self, key: Key, before: int, *, again: bool = False) -> None:
         """Bring the number of copies to what is wanted; what cannot be had is given up.
@@ -368,7 +345,7 @@ class Components:
         gpus = int(needs.get("NumberOfAcceleratorDevicesRequired") or 0)
         memory_mb = int(needs.get("MinMemoryRequiredInMb") or 0)
         fleets = self._endpoints.fleets
-        machine = await fleets.claim(place, gpus, memory_mb, lambda: key in self._tasks)
+        machine = await fleets.claim(place, gpus, memory_mb, lambda: self._changes.going_on(key))
         if machine is None:
             raise HostingError("It is not wanted any more.")
         fleet = fleets.find(place)

@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import functools
 import random
-import sys
 import time
-import traceback
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from backends.rehearsal.cloud.aws.catalogue import quota_name
+from backends.rehearsal.cloud.aws.changes import Changes, Key
 from backends.rehearsal.cloud.aws.endpoint_configs import held_of, hosts_components, types_of
 from backends.rehearsal.cloud.aws.fleets import Fleets, Place
 from backends.rehearsal.cloud.aws.hosting import Group, Hosting, HostingError
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from backends.rehearsal.cloud.aws.account import Account
     from backends.rehearsal.cloud.aws.metrics import Metrics
     from backends.rehearsal.cloud.cloud import Cloud
-
-Key = tuple[str, str]
-"""Region and name."""
 
 _BUSY = {"Creating", "Updating", "RollingBack", "Deleting", "SystemUpdating"}
 _HOLDS = _BUSY | {"InService"}
@@ -56,7 +52,7 @@ class Endpoints:
         self._hosting = hosting
         self._metrics = metrics
         self._groups: dict[Key, dict[str, Group]] = {}
-        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._changes = Changes(account, "endpoint")
         self._sampler: asyncio.Task[None] | None = None
         self.sampled: Callable[[], None] = lambda: None
         self.fleets = Fleets(cloud, hosting, self._counted, self._check_quota)
@@ -213,12 +209,11 @@ class Endpoints:
 
     async def clear(self) -> None:
         """Stop everything at once; nothing is left to delete."""
-        tasks = [*self._tasks.values(), *([self._sampler] if self._sampler else [])]
-        self._sampler = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._tasks.clear()
+        if self._sampler is not None:
+            self._sampler.cancel()
+            await asyncio.gather(self._sampler, return_exceptions=True)
+            self._sampler = None
+        await self._changes.stop()
         self._groups.clear()
         await self.fleets.clear()
         await self._hosting.stop_all()
@@ -226,19 +221,7 @@ class Endpoints:
     # ------------------------------------------------------------------------- changes
 
     def _begin(self, key: Key, work: Coroutine[Any, Any, None]) -> None:
-        self._account.changed()
-
-        async def run() -> None:
-            try:
-                await work
-            except Exception:  # noqa: BLE001 (a fault of the rehearsal must show as one)
-                traceback.print_exc(file=sys.stderr)
-            finally:
-                if self._tasks.get(key) is asyncio.current_task():
-                    del self._tasks[key]
-                self._account.changed()
-
-        self._tasks[key] = asyncio.create_task(run(), name=f"endpoint {key}")
+        self._changes.begin(key, work)
         if self._sampler is None:
             self._sampler = asyncio.create_task(self._sample(), name="endpoint metrics")
 
