@@ -283,6 +283,13 @@ class Backend(abc.ABC):
         """How deployments fail here besides vLLM's own ways; `diagnose` looks for them."""
         return ()
 
+    def next_while_ending(self, name: str) -> list[str]:
+        """What to do with a deployment that is on its way out, as calls: look again.
+
+        `wait_until_ready` would wait for what nobody wants any more.
+        """
+        return [self.call("get_status", name)]
+
     def next_when_ready(self, name: str) -> list[str]:
         """What to do with a deployment that serves, as calls."""
         which = f"(target={self.target!r}, name={name!r}"

@@ -392,6 +392,8 @@ class CloudRunLooking(Backend):
             return [f"{self.call('verify_model_health', name)} wakes it"]
         if judged.state == "starting":
             return [self.call("wait_until_ready", name), *fix]
+        if judged.state == "stopping":
+            return self.next_while_ending(name)
         return [*fix, self.call("get_logs", name), self.call("destroy", name)]
 
 

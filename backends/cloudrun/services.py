@@ -72,6 +72,7 @@ class RunService:
         traffic: Who gets how much.
         buckets: Buckets it mounts.
         secrets: Secrets it reads.
+        being_deleted: Whether its deletion was accepted and goes on.
     """
 
     name: str
@@ -104,6 +105,7 @@ class RunService:
     traffic: tuple[Share, ...]
     buckets: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    being_deleted: bool = False
 
     @property
     def managed(self) -> bool:
@@ -232,6 +234,7 @@ def _service(raw: Any) -> RunService:  # noqa: ANN401 (run_v2.Service, imported 
         labels=dict(raw.labels),
         etag=raw.etag,
         generation=int(raw.generation),
+        being_deleted=_seconds(raw.delete_time) > 0,
         created_at=_seconds(raw.create_time),
         updated_at=_seconds(raw.update_time),
         ready=_condition(raw.terminal_condition).ok if raw.terminal_condition.type_ else None,

@@ -76,6 +76,8 @@ def judge(
         now_s: Unix seconds.
         counted: Its instances as Cloud Monitoring counts them; None: not asked.
     """
+    if service.being_deleted:
+        return Judgement("stopping", "is being deleted; its cost ends when it is gone")
     if service.manual == 0:
         return Judgement(
             "stopped",
@@ -85,9 +87,8 @@ def judge(
         )
     if service.ready is False:
         return _failed(profile, service, sight)
-    if service.ready is None or service.reconciling or not service.ready_revision:
-        return _starting(profile, service, sight, now_s)
-    if service.created_revision != service.ready_revision:
+    undecided = service.ready is None or service.reconciling or not service.ready_revision
+    if undecided or service.created_revision != service.ready_revision:
         return _starting(profile, service, sight, now_s)
     if service.warm_instances > 0:
         return Judgement("ready", f"keeps {service.warm_instances} instances up")

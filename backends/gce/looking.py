@@ -338,8 +338,10 @@ class GceLooking(Backend):
         fix = [judged.fix] if judged.fix else []
         if judged.state == "ready":
             return self.next_when_ready(name)
-        if judged.state in {"creating", "starting", "stopping"}:
+        if judged.state in {"creating", "starting"}:
             return [self.call("wait_until_ready", name), *fix]
+        if judged.state == "stopping":
+            return self.next_while_ending(name)
         if machine is None:
             return [*fix, f"plan_deployment(target={self.target!r}, name={name!r})"]
         if judged.state == "stopped":

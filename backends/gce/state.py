@@ -145,7 +145,9 @@ def _died(machine: Machine, engine: EngineSight) -> Judgement:
 
 def _switched_off(machine: Machine, preempted: bool) -> Judgement:
     if machine.status in {"STOPPING", "SUSPENDING"}:
-        return Judgement("stopping", f"is being stopped ({machine.status})")
+        return Judgement(
+            "stopping", f"is being stopped ({machine.status}); its cost ends when it is off"
+        )
     start = f"start_serving(target={TARGET!r}, name={machine.name!r})"
     if preempted:
         return Judgement(

@@ -59,10 +59,7 @@ def _check_found(target: SageMakerLooking, spec: SageMakerSpec, found: Deployed)
             f"--region {found.region}",
         )
     if endpoint.status in BUSY:
-        raise ConflictError(
-            f"{target.at(spec.name)} is {endpoint.status}; SageMaker changes nothing meanwhile.",
-            next_action=target.call("wait_until_ready", spec.name),
-        )
+        raise target.busy(spec.name, endpoint.status)
     if endpoint.status in BROKEN:
         raise ConflictError(
             f"{target.at(spec.name)} has failed, and a failed endpoint cannot be deployed over.",

@@ -274,10 +274,7 @@ async def plan_stop(target: SageMakerLooking, name: str) -> Plan:
             next_action=target.call("start_serving", name),
         )
     if endpoint.status in BUSY:
-        raise ConflictError(
-            f"{target.at(name)} is {endpoint.status}; SageMaker deletes nothing meanwhile.",
-            next_action=target.call("wait_until_ready", name),
-        )
+        raise target.busy(name, endpoint.status)
     if config is None or not config.managed:
         raise ConflictError(
             f"The configuration of {target.at(name)} is gone or not ours, so it could not be "

@@ -219,6 +219,16 @@ class SageMakerLooking(SageMakerFinding):
 
     # --------------------------------------------------------------------------------- helpers
 
+    def busy(self, name: str, status: str) -> ConflictError:
+        """The refusal of a change while SageMaker is at one of its own, and how to wait for it."""
+        wait = self.call("wait_until_ready", name)
+        if status == "Deleting":
+            wait = f"{self.call('get_status', name)} in half a minute, until it is gone; then again"
+        return ConflictError(
+            f"{self.at(name)} is {status}; SageMaker changes nothing meanwhile.",
+            next_action=wait,
+        )
+
     def asked_in_vain(self, name: str) -> None:
         """Remember that a request of ours found no copy: AWS's own count of it comes late."""
         self._asked_in_vain[name] = time.monotonic()
@@ -380,8 +390,10 @@ class SageMakerLooking(SageMakerFinding):
             return self.next_when_ready(name)
         if judged.state == "scaled_to_zero":
             return [*fix, f"{self.call('query_model', name)[:-1]}, prompt=...) wakes it too"]
-        if judged.state in {"starting", "creating", "stopping"}:
+        if judged.state in {"starting", "creating"}:
             return [self.call("wait_until_ready", name), *fix]
+        if judged.state == "stopping":
+            return [*fix, *self.next_while_ending(name)]
         if judged.state == "stopped":
             return [*fix, self.call("destroy", name)]
         # Without a container there is no log to read.

@@ -101,10 +101,7 @@ async def scale(target: SageMakerLooking, name: str, scaling: Scaling) -> Change
     if 0 in {scaling.min_instances, scaling.instances}:
         refuse_zero(target, deployed)
     if endpoint.status in BUSY:
-        raise ConflictError(
-            f"{target.at(name)} is {endpoint.status}; SageMaker changes nothing meanwhile.",
-            next_action=target.call("wait_until_ready", name),
-        )
+        raise target.busy(name, endpoint.status)
     bounds = (await targets_of(target, deployed.region, name)).get(variant.name)
     argvs = _commands(target, deployed, variant, bounds, scaling)
     if not argvs:

@@ -44,10 +44,7 @@ async def start(target: SageMakerLooking, name: str, *, restart: bool) -> Change
             next_action=f"plan_deployment(target={target.target!r}, name={name!r})",
         )
     if endpoint is not None and endpoint.status in BUSY:
-        raise ConflictError(
-            f"{target.at(name)} is {endpoint.status}; SageMaker changes nothing meanwhile.",
-            next_action=target.call("wait_until_ready", name),
-        )
+        raise target.busy(name, endpoint.status)
     done: list[str] = []
     if endpoint is None:
         await _run(target, name, _create(deployed, config), done)

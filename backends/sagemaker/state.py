@@ -61,7 +61,9 @@ def judge(deployed: Deployed, sight: Sight, now_s: float) -> Judgement:
     if endpoint.status in BROKEN:
         return _failed(deployed, endpoint, sight)
     if endpoint.status == "Deleting":
-        return Judgement("stopping", "is being deleted")
+        return Judgement(
+            "stopping", "is being deleted: nobody is answered, and its cost ends when it is gone"
+        )
     if endpoint.status in BUSY:
         return _busy(deployed, endpoint, sight, now_s)
     return _in_service(deployed, endpoint, sight)

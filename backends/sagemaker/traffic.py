@@ -51,12 +51,13 @@ async def shift_traffic(
             "options.scale_to_zero, which costs nothing while nobody asks it, and ask both.",
         )
     endpoint = deployed.endpoint
-    if endpoint is None or endpoint.status in BUSY:
+    if endpoint is None:
         raise ConflictError(
-            f"{target.at(name)} is {endpoint.status if endpoint else 'stopped'}; its traffic "
-            "cannot be shifted now.",
-            next_action=target.call("wait_until_ready" if endpoint else "start_serving", name),
+            f"{target.at(name)} is stopped; its traffic cannot be shifted now.",
+            next_action=target.call("start_serving", name),
         )
+    if endpoint.status in BUSY:
+        raise target.busy(name, endpoint.status)
     chosen, other = _chosen(target, deployed, endpoint, to)
     serving = endpoint.serving
     checks: list[Check] = []

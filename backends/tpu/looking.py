@@ -519,6 +519,8 @@ class TpuLooking(Backend):
             return self.next_when_ready(name)
         if judged.state in {"starting", "creating"}:
             return [self.call("wait_until_ready", name), *fix]
+        if judged.state == "stopping":
+            return self.next_while_ending(name)
         return list(dict.fromkeys([*fix, self.call("get_logs", name), self.call("destroy", name)]))
 
     async def _ask_engine(self, request: TpuRequest, answer: Status) -> None:

@@ -62,15 +62,15 @@ def judge(request: TpuRequest, machine: Machine | None, now_s: float) -> Judgeme
         now_s: Unix seconds.
     """
     gone = request.node is not None and request.node.state == "PREEMPTED"
-    if gone or request.stage in {"failed", "suspended", "deleting"}:
+    if gone or request.stage in {"failed", "suspended", "stopping", "deleting"}:
         return _ended(request)
     if request.stage == "queued":
         return _queued(request, now_s)
     if request.stage == "provisioning":
         return _waiting(request, PROVISIONING_PHASE, "is being provisioned", now_s)
-    if request.stage in {"stopping", "stopped"}:
+    if request.stage == "stopped":
         return Judgement(
-            "stopping" if request.stage == "stopping" else "stopped",
+            "stopped",
             "is stopped: its chips are given up and may not be had again at once",
             fix=f"start_serving(target={TARGET!r}, name={request.name!r})",
         )
@@ -135,8 +135,10 @@ def _waiting(request: TpuRequest, phase: str, words: str, now_s: float) -> Judge
 
 
 def _ended(request: TpuRequest) -> Judgement:
+    if request.stage == "stopping":
+        return Judgement("stopping", "is being stopped; its chips bill until it is")
     if request.stage == "deleting":
-        return Judgement("stopping", "is being deleted")
+        return Judgement("stopping", "is being deleted; its cost ends when it is gone")
     state = request.state
     preempted = request.node is not None and request.node.state == "PREEMPTED"
     if preempted or (request.stage == "suspended" and request.provisioning == "spot"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server.mcpserver import Elicit, ElicitationResult
@@ -25,6 +25,7 @@ from backends.core.errors import (
     ConfirmationError,
     DevopsError,
     InvalidInputError,
+    NotFoundError,
     PlanError,
     SettingsError,
 )
@@ -367,7 +368,6 @@ async def _run(app: App, backend: RunsPlans, stored: StoredPlan, fresh: Plan) ->
             warnings=[*unknown, *plan.warnings],
             next_steps=[f"wait_until_ready{call}"],
         )
-    destroyed = plan.verb == "destroy"
     if any(step.kind == "later" for step in plan.steps):
         return Changed(
             summary=f"{where} is there still; an operation goes on and ends it as soon as it can.",
@@ -379,15 +379,52 @@ async def _run(app: App, backend: RunsPlans, stored: StoredPlan, fresh: Plan) ->
             keeps_billing=plan.keeps_billing,
             next_steps=[f"get_status{call}"],
         )
-    return Changed(
+    return await _after_the_end(backend, plan, stored.plan_hash, done)
+
+
+async def _after_the_end(
+    backend: RunsPlans, plan: Plan, plan_hash: str, done: Sequence[str]
+) -> Changed:
+    """The answer of a stop or destroy: what is accepted is not yet over everywhere."""
+    where = f"{plan.target}/{plan.name}"
+    destroyed = plan.verb == "destroy"
+    over = Changed(
         summary=f"{where} was {'destroyed' if destroyed else 'stopped'}.",
         target=plan.target,
         name=plan.name,
         state="stopped",
-        plan_hash=stored.plan_hash,
-        done=done,
+        plan_hash=plan_hash,
+        done=list(done),
         keeps_billing=plan.keeps_billing,
-        next_steps=["list_deployments()"] if destroyed else [f"start_serving{call}"],
+        next_steps=["list_deployments()"]
+        if destroyed
+        else [f"start_serving(target={plan.target!r}, name={plan.name!r})"],
+    )
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            status = await backend.status(plan.name)
+    except NotFoundError:
+        return over
+    except (TimeoutError, DevopsError) as error:
+        why = error.message if isinstance(error, DevopsError) else "no answer in time"
+        return over.model_copy(
+            update={
+                "summary": f"{where}: every step was accepted; whether it is over cannot be told "
+                "at this moment.",
+                "state": "unknown",
+                "warnings": [f"Its status: {why}"],
+                "next_steps": [backend.call("get_status", plan.name)],
+            }
+        )
+    if status.state != "stopping":
+        return over
+    return over.model_copy(
+        update={
+            "summary": f"What was asked for is accepted and goes on: {status.summary}",
+            "state": status.state,
+            "usd_per_hour": status.usd_per_hour,
+            "next_steps": status.next_steps,
+        }
     )
 
 

@@ -15,7 +15,7 @@ from backends.rehearsal import rehearse
 from backends.rehearsal.guest import Guest
 from backends.rehearsal.terminal import Terminal
 from tests.cloudrun.acting import GOLDEN, L4, RTX, deploy, destroy, given, settled
-from tests.cloudrun.conftest import Cloud
+from tests.cloudrun.conftest import SPEED, Cloud
 from tests.support.clients import Caller
 
 
@@ -99,6 +99,21 @@ async def test_a_stopped_service_says_why_nobody_is_answered(cloud: Cloud, calle
     refused = (await caller.tool("query_model", target=L4, prompt="Hello")).error
     assert "Service is disabled" in refused["cause"]
     assert "start_serving" in refused["next_action"]
+
+
+async def test_a_service_that_is_being_deleted_is_not_called_ready(
+    cloud: Cloud, caller: Caller
+) -> None:
+    given(cloud)
+    await settled(caller)
+    cloud.control("POST", "/settings", {"speed": 1})
+    where = f"projects/{cloud.running.project}/locations/us-east4/services/gemma4"
+    cloud.google("DELETE", f"https://run.googleapis.com/v2/{where}")
+    status = (await caller.tool("get_status", target=L4, name="gemma4")).ok
+    cloud.control("POST", "/settings", {"speed": SPEED})
+    assert status["state"] == "stopping"
+    assert "cost ends when it is gone" in status["summary"]
+    assert status["next_steps"] == [f"get_status(target='{L4}', name='gemma4')"]
 
 
 async def test_a_redeploy_keeps_manual_scaling_and_a_changed_service_voids_plans(

@@ -217,3 +217,9 @@ def test_a_probe_that_gives_up_on_a_loading_model_says_so() -> None:
     judged = judge(L4, failed, sight(STARTING, last_at=NOW), NOW)
     assert judged.fix is not None
     assert "failure threshold" in judged.fix
+
+
+def test_what_is_being_deleted_is_neither_ready_nor_stopped_yet() -> None:
+    judged = judge(L4, service(being_deleted=True, manual=0), sight(READY, last_at=NOW), NOW)
+    assert judged.state == "stopping"
+    assert "cost ends when it is gone" in judged.words

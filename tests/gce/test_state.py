@@ -202,3 +202,9 @@ def test_a_public_address_and_spot_have_their_own_rates() -> None:
     assert "address 0.0025" in spot.basis
     assert spot.usd_per_hour is not None
     assert spot.usd_per_hour < 0.26
+
+
+def test_a_machine_that_is_being_switched_off_says_until_when_it_is_paid_for() -> None:
+    found = judge(machine(status="STOPPING"), None, None, NOW)
+    assert found.state == "stopping"
+    assert "cost ends when it is off" in found.words

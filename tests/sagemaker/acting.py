@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from backends.sagemaker import running
 from backends.sagemaker.backend import SageMakerBackend
 from backends.sagemaker.later import run_later
 from tests.support.clients import Caller
+from tests.support.cloud import SPEED, Cloud
 from tests.support.reply import Reply
 
 TARGET = "sagemaker-l4"
@@ -67,6 +69,14 @@ async def until(
             return found
         assert time.monotonic() < deadline, found["summary"]
         await asyncio.sleep(0.4)
+
+
+@contextmanager
+def slowly(cloud: Cloud) -> Iterator[None]:
+    """Let what is begun meanwhile take seconds, as it takes half a minute at AWS."""
+    cloud.control("POST", "/settings", {"speed": 10})
+    yield
+    cloud.control("POST", "/settings", {"speed": SPEED})
 
 
 async def finished(caller: Caller, operation_id: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from tests.sagemaker.acting import (
     destroy,
     finished,
     settled,
+    slowly,
+    status,
     until,
     without_cli,
 )
@@ -132,13 +134,24 @@ async def test_a_redeploy_is_blue_green_and_the_same_settings_are_refused(
 async def test_stopping_keeps_the_settings_and_starting_makes_the_same_again(
     cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del cloud
     without_cli(monkeypatch)
     await deploy(caller)
     await settled(caller)
     planned = await caller.tool("stop_serving", target=TARGET, name=NAME)
     assert any("cannot scale" in warning for warning in planned.ok["warnings"])
-    await caller.tool("stop_serving", target=TARGET, name=NAME, plan_id=planned.plan_id)
+    with slowly(cloud):
+        ending = (
+            await caller.tool("stop_serving", target=TARGET, name=NAME, plan_id=planned.plan_id)
+        ).ok
+    # Accepted is not over: it is paid for until it is gone.
+    assert ending["state"] == "stopping"
+    assert "was stopped" not in ending["summary"]
+    assert "is being deleted" in ending["summary"]
+    assert "cost ends when it is gone" in ending["summary"]
+    look = f"get_status(target='{TARGET}', name='{NAME}')"
+    assert ending["next_steps"] == (await status(caller))["next_steps"] == [look]
+    early = (await caller.tool("start_serving", target=TARGET, name=NAME)).error
+    assert look in early["next_action"]
     stopped = await until(caller, "stopped")
     assert stopped["usd_per_hour"] == 0
     listed = (await caller.tool("list_deployments")).ok
@@ -150,7 +163,10 @@ async def test_stopping_keeps_the_settings_and_starting_makes_the_same_again(
     assert (await settled(caller))["state"] == "ready"
     restarted = (await caller.tool("start_serving", target=TARGET, name=NAME, restart=True)).error
     assert restarted["code"] == "quota"  # new instances beside the old ones
-    await destroy(caller)
+    with slowly(cloud):
+        gone = (await destroy(caller)).ok
+    assert "was destroyed" not in gone["summary"]
+    assert (gone["state"], gone["next_steps"]) == ("stopping", [look])
 
 
 async def test_instances_are_set_by_hand_or_chosen_by_load(

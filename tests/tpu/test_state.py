@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from backends.tpu.advice import context_advice, facts_of, misleading
-from backends.tpu.records import seconds_of_time
+from backends.tpu.records import Stage, seconds_of_time
 from backends.tpu.sight import Machine
 from backends.tpu.state import judge
 from tests.tpu.made import COMPILED, CREATED, READY, TPU_LOG, look, request
@@ -172,3 +172,13 @@ def test_a_request_of_somebody_else_is_read_and_not_ours() -> None:
     foreign = replace(request(), labels={"team": "other"}, settings={})
     assert not foreign.managed
     assert foreign.model is None
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [("deleting", "cost ends when it is gone"), ("stopping", "chips bill until it is")],
+)
+def test_what_is_on_its_way_out_says_until_when_it_is_paid_for(stage: Stage, words: str) -> None:
+    judged = judge(replace(request(), stage=stage), None, BORN_S + 600)
+    assert judged.state == "stopping"
+    assert words in judged.words
