@@ -66,6 +66,16 @@ class Component:
     bounds: Bounds = Bounds()
 
     @property
+    def in_words(self) -> str:
+        """How many copies there are, are to be, and may be."""
+        scaled = "set by hand"
+        if self.bounds.on:
+            scaled = f"{self.bounds.low} to {self.bounds.high} by load"
+        elif self.bounds.problem:
+            scaled = "whether by load is not known"
+        return f"{self.copies} of {self.desired} ({scaled})"
+
+    @property
     def began_at(self) -> float:
         """Since when what its containers say is about its present start, Unix seconds."""
         return self.modified_at if self.status == "Updating" else self.created_at

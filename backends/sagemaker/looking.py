@@ -26,7 +26,6 @@ from backends.sagemaker.finding import SageMakerFinding
 
 if TYPE_CHECKING:
     from backends.core.operations import Operation
-    from backends.sagemaker.components import Component
     from backends.sagemaker.endpoints import Deployed, Endpoint, Model
     from backends.sagemaker.logs import Sight
     from backends.sagemaker.state import Judgement
@@ -320,7 +319,7 @@ class SageMakerLooking(SageMakerFinding):
             facts |= {"image": model.image, "role": model.role_arn}
         if deployed.component is not None:
             facts["inference_component"] = deployed.component.name
-            facts["copies"] = copies_in_words(deployed.component)
+            facts["copies"] = deployed.component.in_words
         checks: list[Check] = []
         if endpoint is not None:
             checks.append(
@@ -430,15 +429,6 @@ def _placed(deployed: Deployed) -> dict[str, int]:
             if kind in TYPES and count:
                 found[kind] = found.get(kind, 0) + count
     return found
-
-
-def copies_in_words(component: Component) -> str:
-    """How many copies there are, are to be, and may be."""
-    bounds = component.bounds
-    scaled = f"{bounds.low} to {bounds.high} by load" if bounds.on else "set by hand"
-    if bounds.problem:
-        scaled = "whether by load is not known"
-    return f"{component.copies} of {component.desired} ({scaled})"
 
 
 def _counts_none(endpoint: Endpoint) -> bool:

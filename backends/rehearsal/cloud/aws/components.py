@@ -12,14 +12,12 @@ import asyncio
 import copy
 import re
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from backends.rehearsal.cloud.aws.changes import Changes, Key
+from backends.rehearsal.cloud.aws.copies import Copies, Copy
 from backends.rehearsal.cloud.aws.endpoint_configs import hosts_components
-from backends.rehearsal.cloud.aws.fleets import Machine, Place
-from backends.rehearsal.cloud.aws.hosting import Group, Hosting, HostingError
+from backends.rehearsal.cloud.aws.hosting import Hosting, HostingError
 from backends.rehearsal.cloud.aws.wire import AwsError, Call, Service, page
 from backends.rehearsal.cloud.web import Json
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from backends.rehearsal.cloud.run.instance import Instance
 
 _NAME = re.compile(r"[a-zA-Z0-9]([\-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
-_STARTUP = ("ModelDataDownloadTimeoutInSeconds", "ContainerStartupHealthCheckTimeoutInSeconds")
 _DELETING_S = 30.0
 _SETTLE_S = 5.0
 _PAGE, _DEFAULT_PAGE = 100, 10
@@ -52,15 +49,6 @@ NAME_NEEDED = (
     "inference components. Please include Inference Component Name header or consider using "
     "SageMaker models."
 )
-
-
-@dataclass
-class Copy:
-    """One copy of a component: where it is, and the container."""
-
-    machine: Machine
-    group: Group
-    gpus: int
 
 
 class Components:
@@ -84,11 +72,10 @@ class Components:
     ) -> None:
         self._account = account
         self._cloud = cloud
-        self._hosting = hosting
         self._endpoints = endpoints
         self._metrics = metrics
         endpoints.sampled = self._sample
-        self._copies: dict[Key, list[Copy]] = {}
+        self._copies = Copies(hosting, endpoints.fleets)
         self._changes = Changes(account, "component")
         self.last_asked: dict[Key, float] = {}
         """When a component was last invoked, by the monotonic clock."""
@@ -125,12 +112,7 @@ class Components:
 
     def pick(self, region: str, name: str) -> Instance | None:
         """The copy with the fewest requests; None where no copy can answer."""
-        ready = [
-            item
-            for made in self._copies.get((region, name), [])
-            if (item := made.group.pick()) is not None
-        ]
-        return min(ready, key=lambda item: item.inflight, default=None)
+        return self._copies.pick((region, name))
 
     def asked(self, region: str, name: str) -> None:
         """Remember that a component was invoked now."""
@@ -138,11 +120,7 @@ class Components:
 
     def inflight(self, region: str, name: str) -> int:
         """Requests that are being answered."""
-        return sum(
-            item.inflight
-            for made in self._copies.get((region, name), [])
-            for item in made.group.instances
-        )
+        return self._copies.inflight((region, name))
 
     def set_copies(self, region: str, name: str, count: int) -> None:
         """Begin to change the number of copies.
@@ -283,20 +261,16 @@ class Components:
         """
         item = self._kept(key[0])[key[1]]
         config = item["RuntimeConfig"]
-        copies = self._copies.setdefault(key, [])
+        copies = self._copies.of(key)
         if again:
-            place = (key[0], str(item["EndpointName"]), str(item["VariantName"]))
-            await self._endpoints.fleets.opened(place)
+            await self._copies.opened(key, item)
         try:
             while len(copies) > int(config["DesiredCopyCount"]):
-                await self._stop(copies.pop())
+                await self._copies.stop(copies.pop())
                 self._count(key)
             missing = int(config["DesiredCopyCount"]) - len(copies)
-            for made in await _all(
-                [self._start(key, item["_spec"], again=again) for _ in range(missing)], self._stop
-            ):
-                copies.append(made)
-                self._count(key)
+            copies += await self._start(key, item, item["_spec"], missing, again=again)
+            self._count(key)
         except HostingError as error:
             item["FailureReason"] = str(error)
             if item["InferenceComponentStatus"] == "Creating":
@@ -312,73 +286,48 @@ class Components:
         """Put other settings on each copy: the new ones first, then the old ones go."""
         item = self._kept(key[0])[key[1]]
         spec = item.pop("_next", item["_spec"])
-        old = self._copies.get(key, [])
+        copies = self._copies.of(key)
+        old = list(copies)
         wanted = int(item["RuntimeConfig"]["DesiredCopyCount"])
         try:
-            new = await _all([self._start(key, spec) for _ in range(wanted)], self._stop)
+            copies[:] = await self._start(key, item, spec, wanted)
         except HostingError as error:
             item["FailureReason"] = str(error)
         else:
             item["_spec"] = spec
-            self._copies[key] = new
             for made in old:
-                await self._stop(made)
+                await self._copies.stop(made)
         self._count(key)
         self._set(item, "InService")
 
     async def _end(self, key: Key) -> None:
-        for made in self._copies.pop(key, []):
-            await self._stop(made)
+        copies = self._copies.of(key)
+        while copies:
+            await self._copies.stop(copies.pop())
         await asyncio.sleep(self._cloud.after(_DELETING_S))
         self._kept(key[0]).pop(key[1], None)
 
-    async def _start(self, key: Key, spec: Json, *, again: bool = False) -> Copy:
-        """One copy, ready.
+    async def _start(
+        self, key: Key, item: Json, spec: Json, count: int, *, again: bool = False
+    ) -> list[Copy]:
+        """Start copies while the change goes on that they are for.
 
         Raises:
-            HostingError: There is no room for it, or it did not come up.
+            HostingError: There is no room for one, or it did not come up.
         """
-        region, name = key
-        item = self._kept(region)[name]
-        place: Place = (region, str(item["EndpointName"]), str(item["VariantName"]))
-        needs = spec.get("ComputeResourceRequirements") or {}
-        gpus = int(needs.get("NumberOfAcceleratorDevicesRequired") or 0)
-        memory_mb = int(needs.get("MinMemoryRequiredInMb") or 0)
-        fleets = self._endpoints.fleets
-        machine = await fleets.claim(place, gpus, memory_mb, lambda: self._changes.going_on(key))
-        if machine is None:
-            raise HostingError("It is not wanted any more.")
-        fleet = fleets.find(place)
-        variant = dict(fleet.variant if fleet else {})
-        variant |= {k: v for k, v in (spec.get("StartupParameters") or {}).items() if k in _STARTUP}
-        try:
-            group = await self._hosting.start(
-                region,
-                place[1],
-                variant,
-                spec["_model"],
-                1,
-                placed=lambda _: None,
-                again=again,
-                on=machine.type,
-                log_group=f"/aws/sagemaker/InferenceComponents/{name}",
-            )
-        except BaseException:
-            fleets.release(machine, gpus)
-            raise
-        return Copy(machine, group, gpus)
 
-    async def _stop(self, made: Copy) -> None:
-        await self._hosting.shrink(made.group, 0)
-        self._endpoints.fleets.release(made.machine, made.gpus)
+        def wanted() -> bool:
+            return self._changes.going_on(key)
+
+        return await self._copies.start(key, item, spec, count, wanted, again)
 
     # ------------------------------------------------------------------------- helpers
 
     def _sample(self) -> None:
         """Write down what copies use."""
-        for (region, name), copies in self._copies.items():
-            item = self.find(region, name)
-            if item is None or not copies:
+        for (region, name), item in self.all():
+            copies = self._copies.of((region, name))
+            if not copies:
                 continue
             env = copies[0].group.container.get("Environment") or {}
             share = float(env.get("SM_VLLM_GPU_MEMORY_UTILIZATION") or 0.9)
@@ -463,26 +412,10 @@ class Components:
     def _count(self, key: Key) -> None:
         item = self._kept(key[0]).get(key[1])
         if item is not None:
-            item["RuntimeConfig"]["CurrentCopyCount"] = len(self._copies.get(key, []))
+            item["RuntimeConfig"]["CurrentCopyCount"] = len(self._copies.of(key))
             self._account.changed()
 
     def _set(self, item: Json, status: str) -> None:
         item["InferenceComponentStatus"] = status
         item["LastModifiedTime"] = self._account.seconds()
         self._account.changed()
-
-
-async def _all(
-    starts: list[Coroutine[Any, Any, Copy]], stop: Callable[[Copy], Coroutine[Any, Any, None]]
-) -> list[Copy]:
-    """Every copy, or none: those that came up are stopped where one did not."""
-    tasks = [asyncio.ensure_future(item) for item in starts]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(outcome, Copy):
-                await stop(outcome)
-        raise
