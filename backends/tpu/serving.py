@@ -19,6 +19,7 @@ from backends.tpu.sight import STATE_FOLDER
 from backends.tpu.state import STOPPED
 
 if TYPE_CHECKING:
+    from backends.clouds.hosts.host import Host, HostResult
     from backends.tpu.looking import TpuLooking
     from backends.tpu.records import TpuRequest
 
@@ -40,6 +41,9 @@ _START = (
     "exec sudo bash .vllm-devops-start.sh"
 )
 _JOB = "start"
+# What an earlier run has noted down is of a server that is no more; the run itself ends by it.
+_FORGET = f'{_FOLDER}; sudo rm -f "$d/run" "$d/phases"'
+_BEGUN = f'{_FOLDER}; for _ in $(seq 100); do [ -s "$d/phases" ] && exit 0; sleep 0.1; done; exit 1'
 
 
 def stop_step(request: TpuRequest) -> Step:
@@ -107,9 +111,20 @@ async def start(target: TpuLooking, name: str, *, restart: bool) -> Changed:
 
     async def started(worker: int) -> None:
         host = await target.host(request, worker)
-        if restart:
+        if restart or judged.state in {"stopped", "failed"}:
+            # It may still be waiting for the container that has ended.
             await host.end_job(_JOB)
+            await _run(host, _FORGET)
         await host.start_detached(_START, name=_JOB, timeout_s=_START_TIMEOUT_S)
+        # From here on a status tells of this start, not of the end before it.
+        begun = await _run(host, _BEGUN, check=False)
+        if begun.exit_code:
+            job = await host.job(_JOB)
+            raise HostError(
+                "The start script did not begin.",
+                words=job.log,
+                next_action=target.call("get_logs", name, source="startup"),
+            )
 
     done, failed = await _on_each(request, started)
     target.forget(request)
@@ -122,6 +137,12 @@ async def start(target: TpuLooking, name: str, *, restart: bool) -> Changed:
         f"The start script runs{again} on {len(done)} of {request.hosts} hosts of "
         f"{target.at(name)}.",
         [f"worker {worker}: the start script of its metadata" for worker in done],
+    )
+
+
+async def _run(host: Host, script: str, *, check: bool = True) -> HostResult:
+    return await host.run(
+        ["bash", "-c", script], timeout_s=_START_TIMEOUT_S, check=check, repeatable=True
     )
 
 

@@ -7,10 +7,16 @@ STATE="${VLLM_DEVOPS_HOST_ROOT:-}/var/lib/vllm-devops"
 META=http://metadata.google.internal/computeMetadata/v1/instance
 mkdir -p "$STATE/huggingface" "$STATE/cache"
 
+# The latest run has the say: one that start_serving has left behind ends at its next word.
+SELF="$$.$(date +%s)"
+printf '%s' "$SELF" > "$STATE/run"
+mine() { [ "$(cat "$STATE/run" 2> /dev/null)" = "$SELF" ]; }
+
 meta() { curl -sf --max-time 10 -H 'Metadata-Flavor: Google' "$META/$1"; }
 
 # Where the start is, for status reports: on disk, in the journal, and on the serial console.
 phase() {
+  mine || exit 0
   printf '%s %s\n' "$(date +%s)" "$*" >> "$STATE/phases"
   printf 'vllm-devops: %s\n' "$*"
 }
@@ -101,6 +107,7 @@ if [ "$HOSTS" -gt 1 ]; then
   RUN+=(--env TPU_MULTIHOST_BACKEND=ray --env JAX_PLATFORMS=)
 fi
 
+mine || exit 0
 docker rm --force "$CONTAINER" > /dev/null 2>&1
 phase starting
 if [ "$HOSTS" -eq 1 ]; then
@@ -118,6 +125,7 @@ fi
 
 # The engine's own words about its start, kept apart: a busy server's log buries them.
 for ((second = 0; second < START_PATIENCE; second++)); do
+  mine || exit 0
   docker logs "$CONTAINER" > "$STATE/startup.new" 2>&1
   if grep -q 'Application startup complete' "$STATE/startup.new"; then
     mv "$STATE/startup.new" "$STATE/startup.log"

@@ -47,22 +47,6 @@ def _fail(text: str, code: int = 1) -> int:
 # ----------------------------------------------------------------------------------- plain ones
 
 
-def sudo(machine: Machine, argv: list[str]) -> int:
-    """Everything may be done here."""
-    del machine
-    words = list(argv)
-    while words and words[0].startswith("-"):
-        words.pop(0)
-    env = dict(os.environ)
-    while words and "=" in words[0] and not words[0].startswith("/"):
-        key, _, value = words.pop(0).partition("=")
-        env[key] = value
-    if not words:
-        return 0
-    os.execvpe(words[0], words, env)  # noqa: S606 (no shell is meant)
-    return 1
-
-
 def uname(machine: Machine, argv: list[str]) -> int:
     """The kernel's release, or the machine's kind."""
     return _out("x86_64" if "-m" in argv else str(machine.read()["kernel"]))
@@ -543,7 +527,6 @@ TABLE: dict[str, Program] = {
     "vllm": vllm,
     "reboot": reboot,
     "shutdown": shutdown,
-    "sudo": sudo,
     "swapoff": swapoff,
     "swapon": swapon,
     "systemctl": systemctl,

@@ -14,79 +14,9 @@ from backends.core.errors import CloudError
 from backends.tpu import running
 from tests.support.clients import Caller
 from tests.support.cloud import Cloud
-from tests.tpu.acting import TARGET, Zone, deploy, destroy, operation, stop, until
+from tests.tpu.acting import Zone, deploy, destroy, until
 
 ZONE = "us-east5-a"
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "on-demand": ("STANDARD", {}),
-    "flex-start": ("FLEX_START", {}),
-    "spot": ("SPOT", {}),
-    "reservation": ("RESERVATION_BOUND", {"reservation": "v6e-reserved"}),
-}
-
-
-@pytest.mark.parametrize(
-    ("size", "provisioning"),
-    [
-        ("v6e-1", "on-demand"),
-        ("v6e-1", "spot"),
-        ("v6e-1", "reservation"),
-        ("v6e-4", "on-demand"),
-        ("v6e-4", "flex-start"),
-        ("v6e-4", "reservation"),
-        ("v6e-8", "flex-start"),
-    ],
-)
-async def test_each_size_lives_its_whole_life_by_each_provisioning_model(
-    cloud: Cloud, caller: Caller, size: str, provisioning: str
-) -> None:
-    named, more = MODELS[provisioning]
-    chips = int(size.removeprefix("v6e-"))
-    offers = (await caller.tool("find_capacity", target=TARGET, place=ZONE)).ok["items"]
-    a_chip = {offer["provisioning"]: offer["usd_per_hour"] for offer in offers}
-    done = await deploy(caller, zone=ZONE, size=size, provisioning=provisioning, **more)
-    assert not done.is_error, done.text
-    status = await until(caller, "ready")
-    if provisioning == "reservation":
-        # It bills whether it is used or not, at a rate that was agreed on with whoever holds it.
-        assert "usd_per_hour" not in status
-    else:
-        assert status["usd_per_hour"] == pytest.approx(chips * a_chip[provisioning], abs=0.01)
-    assert (status["facts"]["size"], status["facts"]["provisioning"]) == (size, provisioning)
-    (request,) = cloud.world()["queued_resources"].values()
-    assert request["provisioningModel"] == named
-    assert ("runDuration" in request) is (provisioning == "flex-start")
-    assert ("of its run are left" in status["summary"]) is (provisioning == "flex-start")
-    (node,) = cloud.world()["nodes"].values()
-    assert (node["state"], node["acceleratorType"]) == ("READY", size)
-
-    healthy = (await caller.tool("verify_model_health", target=TARGET, name="gemma4")).ok
-    assert healthy["healthy"]
-    answer = (await caller.tool("query_model", target=TARGET, prompt="Hello", max_tokens=8)).ok
-    assert answer["usage"]["completion_tokens"] == 8, answer
-    begun = (
-        await caller.tool(
-            "run_benchmark", target=TARGET, name="gemma4", concurrency=[2], requests=4,
-            options={"warmup_requests": 0},
-        )
-    ).ok  # fmt: skip
-    assert (await operation(caller, begun["operation_id"]))["state"] == "succeeded"
-    assert (await caller.tool("get_metrics", target=TARGET, name="gemma4")).ok["now"][
-        "running"
-    ] == 0
-    log = (await caller.tool("get_logs", target=TARGET, name="gemma4", source="container")).ok
-    assert f"tensor_parallel_size={chips}" in log["text"]
-
-    assert (await stop(caller)).ok["state"] == "stopped"
-    await until(caller, "stopped")
-    assert not (await caller.tool("start_serving", target=TARGET, name="gemma4")).is_error
-    await until(caller, "ready")
-    gone = await destroy(caller)
-    assert gone.ok["state"] == "stopped"
-    world = cloud.world()
-    assert {**world["nodes"], **world["queued_resources"]} == {}
-
-
 COMPUTE: dict[str, Any] = {"zone": "us-east5-b", "control_plane": "compute"}
 
 
