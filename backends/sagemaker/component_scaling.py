@@ -99,10 +99,7 @@ def refuse_busy(target: SageMakerLooking, name: str, component: Component) -> No
         ConflictError: It is being made, scaled or deleted.
     """
     if component.status in BUSY_COMPONENT:
-        raise ConflictError(
-            f"{target.at(name)} is {component.status}; SageMaker changes nothing meanwhile.",
-            next_action=target.call("wait_until_ready", name),
-        )
+        raise target.busy(name, component.status)
 
 
 def copies_step(region: str, name: str, count: int) -> Step:

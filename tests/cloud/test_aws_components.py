@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cloud.aws import IMAGE, REGION, ROLE, Amazon, refused
-from tests.cloud.rehearsal import Rehearsal
+from tests.cloud.rehearsal import Rehearsal, rehearsal
 from tests.support.processes import wait_for
 
 CHAT = json.dumps({"messages": [{"role": "user", "content": "Say ok"}], "max_tokens": 4})
@@ -232,3 +232,32 @@ def test_a_wake_up_without_capacity_gives_up_and_says_why(amazon: Amazon) -> Non
         IMAGE.format(region=REGION)
         == (after["Specification"]["Container"]["DeployedImage"]["SpecifiedImage"])
     )
+
+
+def test_what_was_hosted_is_so_again_after_a_restart_of_the_rehearsal(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("again")
+    with rehearsal(folder, speed=1000, idle_s=30) as first:
+        amazon = Amazon(first)
+        amazon.role()
+        amazon.model()
+        _empty(amazon)
+        _component(amazon)
+        _until(amazon, "InService", 1)
+        amazon.close()
+    with rehearsal(folder, speed=1000, idle_s=30) as second:
+        amazon = Amazon(second)
+
+        def answers() -> bool:
+            """the component answers"""
+            return any(
+                item["phase"] == "ready"
+                for item in second.control("GET", "/instances")["instances"]
+            )
+
+        wait_for(answers, 20)
+        _until(amazon, "InService", 1)
+        _ask(amazon, InferenceComponentName="gemma")
+        assert _machines(amazon) == 1
+        amazon.close()
