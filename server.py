@@ -16,7 +16,7 @@ from pydantic import Field, WithJsonSchema
 from backends.app import App
 from backends.base import Scaling
 from backends.core import answers
-from backends.core.lifecycle import serve
+from backends.core.lifecycle import closing, serve
 from backends.core.names import SERVER_NAME, VERSION
 from backends.core.tools import Kind, StrictServer, ToolBox, app_of
 from backends.verbs import (
@@ -665,6 +665,7 @@ def create_server(app: App | None = None) -> StrictServer:
         "description": "Runs self-hosted vLLM deployments of Gemma 4 from plan to teardown.",
         "instructions": INSTRUCTIONS,
         "log_level": app.settings.log_level,
+        "lifespan": closing(app),
     }
     server = StrictServer(app, box.specs, app.abilities, **options)
     add_resources(server, app)

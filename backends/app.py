@@ -104,6 +104,10 @@ class App:
         backend.require(tool)
         return backend
 
+    async def close(self) -> None:
+        """Let go of all that is open between calls; a later call opens it again."""
+        await self.services.owned.close()
+
     def ambient_warnings(self) -> list[str]:
         """What every answer must say."""
         warnings: list[str] = []

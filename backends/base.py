@@ -10,7 +10,7 @@ import abc
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -32,6 +32,7 @@ from backends.core.answers import (
 )
 from backends.core.errors import ConflictError, InvalidInputError, NotFoundError, NotSupportedError
 from backends.core.option_names import PLACES, in_own_words, unknown_option
+from backends.core.owned import Owned
 from backends.core.plans import Plan, Step
 from backends.core.render import clip
 
@@ -61,12 +62,14 @@ class Services:
         operations: Long operations.
         cloud_env: Variables that CLIs and cloud clients are run with: none in earnest, those of
             the rehearsal cloud (which the first call starts) in a rehearsal. Blocks.
+        owned: What is open between calls; closed with the application.
     """
 
     settings: Settings
     state: StateDir
     operations: Operations
     cloud_env: Callable[[], Mapping[str, str]] = dict
+    owned: Owned = field(default_factory=Owned)
 
 
 class WorkerJob(Protocol):

@@ -222,8 +222,9 @@ async def work(job: Job) -> int:
     if run is None:
         job.write("failed", error=f"This version has no operation of kind {job.kind!r}.")
         return 1
+    app = App.from_environment()
     try:
-        result = await run(App.from_environment(), job)
+        result = await run(app, job)
     except DevopsError as error:
         words = f" In its own words: {error.words}" if error.words else ""
         cause = f" Likely cause: {error.cause}" if error.cause else ""
@@ -243,6 +244,8 @@ async def work(job: Job) -> int:
             f"{traceback.format_exception_only(error)[-1].strip()}; the traceback is in the log.",
         )
         return 1
+    finally:
+        await app.close()
     state = "cancelled" if job.should_stop() else "succeeded"
     message = "stopped as asked; what was measured is kept" if state == "cancelled" else "done"
     job.write(state, done=1.0, total=1.0, message=message, result=result)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from backends.cloudrun.quotas import Amount, limits_of, shortages, used
 from backends.clouds.google_facts import or_problem
 from backends.core.answers import Capacity, NotAsked, Place
 from backends.core.errors import DevopsError, InvalidInputError
+from backends.core.owned import together
 from backends.knowledge.cloudrun import CPU_QUOTA, GIB, MEMORY_QUOTA, usd_per_instance_hour
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ async def find_capacity(target: CloudRunLooking, place: str | None) -> Capacity:
             f"does not sell {profile.hardware} on Cloud Run.",
             allowed=", ".join(target.regions()),
         )
-    limits, services = await asyncio.gather(
+    limits, services = await together(
         limits_of(target.cloud, profile, regions), or_problem(target.api.services(regions))
     )
     silent: list[NotAsked] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
 from dataclasses import replace
@@ -19,6 +18,7 @@ from backends.core.errors import (
     NotManagedError,
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.owned import together
 from backends.core.state import stamp
 from backends.knowledge.cloudrun import CloudRunProfile
 
@@ -169,7 +169,7 @@ class CloudRunLooking(Backend):
         """Every service with this GPU in every region that sells it."""
         services = await self.all_services()
         found: list[Deployment] = []
-        judgements = await asyncio.gather(*map(self._judge, services))
+        judgements = await together(*map(self._judge, services))
         for service, judged in zip(services, judgements, strict=True):
             self._regions[service.name] = service.region
             note = judged.words if judged.state not in {"ready"} else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from backends.cloudrun.facts import BucketFolder, bucket_folder
@@ -12,6 +11,7 @@ from backends.clouds.google_facts import or_problem
 from backends.clouds.google_vertex import garden_models
 from backends.core.answers import ModelEntry
 from backends.core.errors import DevopsError, InvalidInputError, NotFoundError
+from backends.core.owned import together
 from backends.knowledge.model_files import catalogue
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ async def list_models(target: CloudRunLooking) -> list[ModelEntry]:
     """The catalogue, the folders of the bucket, and what services were told to serve."""
     bucket = await bucket_of(target)
     entries = catalogue()
-    in_bucket, in_garden = await asyncio.gather(
+    in_bucket, in_garden = await together(
         _in_bucket(target, bucket), garden_models(target.cloud.rest)
     )
     entries += in_bucket + in_garden
@@ -126,7 +126,7 @@ async def _in_bucket(target: CloudRunLooking, bucket: str) -> list[ModelEntry]:
         ]
     if isinstance(folders, DevopsError):
         raise folders
-    found = await asyncio.gather(
+    found = await together(
         *(bucket_folder(target.cloud, bucket, folder) for folder in folders[:_MAX_FOLDERS])
     )
     return [

@@ -26,7 +26,7 @@ class RunPrices:
         from backends.clouds.google_prices import PriceList
 
         self._profile = profile
-        self._list = PriceList(cloud.rest)
+        self._list = PriceList(cloud.rest, cloud.owned)
         self._live: dict[tuple[str, bool], Rates] = {}
 
     def rates(self, region: str, *, zonal: bool = False) -> Rates | None:

@@ -7,13 +7,13 @@ nothing about Cloud Run.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from backends.cloudrun.services import RunService
 from backends.core.errors import QuotaError
+from backends.core.owned import together
 from backends.knowledge.cloudrun import (
     CPU_QUOTA,
     GIB,
@@ -76,7 +76,7 @@ async def limits_of(
     async def asked(quota: str) -> dict[str, Any]:
         return await cloud.rest.get(f"{base}/{quota}", f"The quota {quota} of {project}")
 
-    gpu, cpu, memory = await asyncio.gather(
+    gpu, cpu, memory = await together(
         asked(gpu_quota(profile, zonal=zonal)), asked(CPU_QUOTA), asked(MEMORY_QUOTA)
     )
     return {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.owned import together
 
 if TYPE_CHECKING:
     from backends.clouds.google import GoogleCloud
@@ -193,7 +193,7 @@ class RunApi:
                 for item in client.list_services(parent=parent, retry=None, timeout=_TIMEOUT_S)
             ]
 
-        lists = await asyncio.gather(
+        lists = await together(
             *(
                 self._cloud.clients.run_services(
                     listed(region), f"The list of Cloud Run services in {region}"

@@ -21,6 +21,7 @@ from backends.cloudrun.transfer import EXCLUDE, GIB, Transfer
 from backends.clouds.google_facts import disabled_apis, or_problem, refuse_disabled, secret_exists
 from backends.core.answers import Staged
 from backends.core.errors import CloudError, DevopsError, InvalidInputError, NotFoundError
+from backends.core.owned import ended
 from backends.core.state import write_json
 from backends.knowledge.cloudrun import BUCKET_USD_PER_GIB_MONTH
 
@@ -195,7 +196,7 @@ async def _copy(target: CloudRunLooking, transfer: Transfer, job: WorkerJob) -> 
             await asyncio.wait([copying], timeout=0.5)
         await copying
     finally:
-        copying.cancel()
+        await ended([copying])
 
 
 def _local(model: str) -> Path | None:

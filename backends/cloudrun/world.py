@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from backends.clouds.google_facts import (
     words_of,
 )
 from backends.core.errors import DevopsError
+from backends.core.owned import together
 
 if TYPE_CHECKING:
     from backends.cloudrun.looking import CloudRunLooking
@@ -101,7 +101,7 @@ async def look(
 
     account = spec.service_account or account_email(target.target, spec.name, project)
     from_bucket = spec.source == "bucket"
-    there, may_read, folder, secret, limits, private, image = await asyncio.gather(
+    there, may_read, folder, secret, limits, private, image = await together(
         nothing() if spec.service_account else account_exists(cloud, account),
         or_problem(_may_read(cloud, spec, account, project)),
         bucket_folder(cloud, str(spec.bucket), folder_of(str(spec.model)))

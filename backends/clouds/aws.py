@@ -52,6 +52,7 @@ class Aws(InSurroundings):
         super().__init__(services)
         self._cli = AwsCli(self._cli_env, self._mend, self.env)
         self.login = AwsLogin(self._cli, self.env)
+        services.owned.at_end(self.login.close)
 
     async def region(self) -> str | None:
         """The region that the environment names, if any; profiles are not looked into."""

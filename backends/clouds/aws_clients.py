@@ -75,6 +75,13 @@ class AwsClients:
                 made = self._made[service, region] = self._make(service, region)
             return made
 
+    async def close(self) -> None:
+        """Close the connections; a client that is asked again connects again."""
+        with self._making:
+            made = list(self._made.values())
+        for client in made:
+            client.close()
+
     # ------------------------------------------------------------------------- inside
 
     async def _in_a_thread(

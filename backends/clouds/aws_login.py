@@ -75,6 +75,7 @@ class AwsLogin:
         self._cli = cli
         self._env = env
         self._settled: _Settled | None = None
+        self._made: list[AwsClients] = []
         self._identity: AwsIdentity | None = None
         self._lock = asyncio.Lock()
         self._refusal: tuple[float, UnauthenticatedError] | None = None
@@ -131,6 +132,11 @@ class AwsLogin:
         self._settled = None
         self._identity = None
 
+    async def close(self) -> None:
+        """Close the connections of every login that was in use."""
+        for clients in self._made:
+            await clients.close()
+
     async def mend(self) -> str:
         """The one command that mends a dead login, as far as this machine's profile tells."""
         env = {**os.environ, **await self._env()}
@@ -176,7 +182,7 @@ class AwsLogin:
         session = await asyncio.to_thread(_session, env)
         credentials = _static(env)
         _sign_with(session, credentials)
-        clients = AwsClients(own, session)
+        clients = self._clients(own, session)
         try:
             self._identity = await self._who(clients)
         except UnauthenticatedError as dead:
@@ -209,8 +215,13 @@ class AwsLogin:
         _sign_with(session, found)
         kind = str(getattr(found, "method", "") or "chain")
         return _Settled(
-            AwsClients(own, session), found, f"profile {profile} ({kind})", without_keys
+            self._clients(own, session), found, f"profile {profile} ({kind})", without_keys
         )
+
+    def _clients(self, own: Mapping[str, str], session: Any) -> AwsClients:  # noqa: ANN401
+        made = AwsClients(own, session)
+        self._made.append(made)
+        return made
 
     async def _who(self, clients: AwsClients) -> AwsIdentity:
         answer = await clients.run(

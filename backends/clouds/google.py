@@ -10,6 +10,7 @@ from backends.clouds.gcloud_config import configured, gcloud_folder
 from backends.clouds.google_auth import GoogleLogin
 from backends.clouds.google_clients import GoogleClients
 from backends.clouds.google_rest import GoogleRest
+from backends.clouds.hosts.tunnel import TunnelKeeper
 from backends.clouds.route import InSurroundings
 from backends.core.errors import CliMissingError, NotSetUpError
 
@@ -28,6 +29,8 @@ class GoogleCloud(InSurroundings):
         login: Tokens.
         rest: REST reads.
         clients: Reads by Google's libraries.
+        tunnels: Ways to what serves on machines.
+        owned: What is open between calls.
     """
 
     def __init__(self, services: Services) -> None:
@@ -39,6 +42,10 @@ class GoogleCloud(InSurroundings):
         self.login = GoogleLogin(self.gcloud, self.env)
         self.rest = GoogleRest(self.login, self.env)
         self.clients = GoogleClients(self.login, self.env)
+        self.tunnels = TunnelKeeper()
+        self.owned = services.owned
+        for close in (self.tunnels.close, self.rest.close):
+            self.owned.at_end(close)
 
     async def project(self) -> str:
         """The project: the rehearsal's, the one set, or the CLI's.

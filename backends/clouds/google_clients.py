@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from google.auth.credentials import Credentials
     from google.auth.transport.requests import AuthorizedSession
 
+    _Made = tuple[Any, AuthorizedSession]
+
 T = TypeVar("T")
 
 TIMEOUT_S = 15.0
@@ -46,60 +48,57 @@ class GoogleClients:
     async def run_services(self, work: Callable[[Any], T], what: str) -> T:
         """Run `work` with a client of Cloud Run's services."""
 
-        def made(credentials: Credentials, env: Mapping[str, str]) -> Any:  # noqa: ANN401
+        def made(credentials: Credentials, env: Mapping[str, str]) -> _Made:
             from google.cloud import run_v2
 
             client = run_v2.ServicesClient(credentials=credentials, transport="rest")
-            return _as_the_cloud_wants(client, env)
+            return client, _as_the_cloud_wants(client, env)
 
         return await self._with(made, work, what)
 
     async def run_revisions(self, work: Callable[[Any], T], what: str) -> T:
         """Run `work` with a client of Cloud Run's revisions."""
 
-        def made(credentials: Credentials, env: Mapping[str, str]) -> Any:  # noqa: ANN401
+        def made(credentials: Credentials, env: Mapping[str, str]) -> _Made:
             from google.cloud import run_v2
 
             client = run_v2.RevisionsClient(credentials=credentials, transport="rest")
-            return _as_the_cloud_wants(client, env)
+            return client, _as_the_cloud_wants(client, env)
 
         return await self._with(made, work, what)
 
     async def storage(self, project: str, work: Callable[[Any], T], what: str) -> T:
         """Run `work` with a client of Cloud Storage."""
 
-        def made(credentials: Credentials, env: Mapping[str, str]) -> Any:  # noqa: ANN401
+        def made(credentials: Credentials, env: Mapping[str, str]) -> _Made:
             from google.cloud.storage import Client  # type: ignore[import-untyped]
 
-            return Client(
-                project=project, credentials=credentials, _http=_session(credentials, env)
-            )
+            session = _session(credentials, env)
+            return Client(project=project, credentials=credentials, _http=session), session
 
         return await self._with(made, work, what)
 
     async def logging(self, project: str, work: Callable[[Any], T], what: str) -> T:
         """Run `work` with a client of Cloud Logging."""
 
-        def made(credentials: Credentials, env: Mapping[str, str]) -> Any:  # noqa: ANN401
+        def made(credentials: Credentials, env: Mapping[str, str]) -> _Made:
             from google.cloud import logging
 
+            session = _session(credentials, env)
             client: Any = logging.Client(  # type: ignore[no-untyped-call]
-                project=project,
-                credentials=credentials,
-                _use_grpc=False,
-                _http=_session(credentials, env),
+                project=project, credentials=credentials, _use_grpc=False, _http=session
             )
             # Each entry read makes a logger, and a logger asks a metadata server what it runs on
             # unless it is told: five seconds for nothing outside Google (3.17.0).
             resource = logging.Resource(type="global", labels={})
             client.logger = functools.partial(client.logger, resource=resource)
-            return client
+            return client, session
 
         return await self._with(made, work, what)
 
     async def _with(
         self,
-        make: Callable[[Credentials, Mapping[str, str]], Any],
+        make: Callable[[Credentials, Mapping[str, str]], _Made],
         work: Callable[[Any], T],
         what: str,
     ) -> T:
@@ -113,7 +112,9 @@ class GoogleClients:
         loop = asyncio.get_running_loop()
 
         def inside() -> T:
-            return work(make(bridge(self._login, loop, token), env))
+            client, session = make(bridge(self._login, loop, token), env)
+            with session:  # whose connections are kept alive, and nobody would close
+                return work(client)
 
         try:
             async with asyncio.timeout(TIMEOUT_S + 10):
@@ -170,7 +171,7 @@ def _session(credentials: Credentials, env: Mapping[str, str]) -> AuthorizedSess
     return routed(AuthorizedSession(credentials), env)  # type: ignore[no-untyped-call]
 
 
-def _as_the_cloud_wants(client: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401
+def _as_the_cloud_wants(client: Any, env: Mapping[str, str]) -> AuthorizedSession:  # noqa: ANN401
     # The generated REST transports offer no public way to set a proxy of their own.
-    routed(client.transport._session, env)
-    return client
+    session: AuthorizedSession = client.transport._session
+    return routed(session, env)

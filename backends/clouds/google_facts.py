@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from typing import TYPE_CHECKING
 
 from backends.core.errors import ApiDisabledError, NotFoundError
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.owned import together
 from backends.core.problems import or_problem, words_of
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ async def disabled_apis(cloud: GoogleCloud, *names: str) -> list[str]:
         )
         return answer.get("state") == "ENABLED"
 
-    states = await asyncio.gather(*(enabled(name) for name in names))
+    states = await together(*(enabled(name) for name in names))
     return [f"{name}.googleapis.com" for name, on in zip(names, states, strict=True) if not on]
 
 

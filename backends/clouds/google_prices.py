@@ -20,6 +20,7 @@ from backends.knowledge.facts import Fact
 
 if TYPE_CHECKING:
     from backends.clouds.google_rest import GoogleRest
+    from backends.core.owned import Owned
 
 CLOUD_RUN = "152E-C115-5142"
 COMPUTE = "6F81-5844-456A"
@@ -65,10 +66,12 @@ class PriceList:
 
     Args:
         rest: Asks Google.
+        owned: Has the reading that goes on behind a call.
     """
 
-    def __init__(self, rest: GoogleRest) -> None:
+    def __init__(self, rest: GoogleRest, owned: Owned) -> None:
         self._rest = rest
+        self._owned = owned
         self._kept: dict[str, tuple[float, tuple[Sku, ...]]] = {}
         self._reading: dict[str, tuple[float, asyncio.Task[None]]] = {}
         self.problem = ""
@@ -97,7 +100,7 @@ class PriceList:
             return kept
         began, task = self._reading.get(service, (0.0, None))
         if task is None or task.done():
-            began, task = time.monotonic(), asyncio.create_task(self._read(service))
+            began, task = time.monotonic(), self._owned.task(self._read(service))
             self._reading[service] = (began, task)
         left_s = max(0.0, began + timeout_s - time.monotonic())
         done, _ = await asyncio.wait({task}, timeout=left_s)

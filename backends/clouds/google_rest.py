@@ -11,6 +11,7 @@ from backends.clouds.google_auth import QUOTA_HEADER, GoogleLogin
 from backends.clouds.google_errors import http_error
 from backends.clouds.google_route import ca_file_of, proxy_of
 from backends.core.errors import CloudError, UnavailableError
+from backends.core.owned import ended
 
 if TYPE_CHECKING:
     import ssl
@@ -33,6 +34,14 @@ class GoogleRest:
         self._login = login
         self._env = env
         self._http: httpx.AsyncClient | None = None
+        self._asking: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        """End what is asked at this moment, and close the connections."""
+        await ended(self._asking)
+        http, self._http = self._http, None
+        if http is not None:
+            await http.aclose()
 
     async def get(
         self,
@@ -84,6 +93,24 @@ class GoogleRest:
         *,
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
+        timeout_s: float,
+    ) -> dict[str, Any]:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("asked outside of a task")
+        self._asking.add(task)
+        try:
+            return await self._answer(method, url, what, params, body, timeout_s)
+        finally:
+            self._asking.discard(task)
+
+    async def _answer(
+        self,
+        method: str,
+        url: str,
+        what: str,
+        params: Mapping[str, str] | None,
+        body: Mapping[str, Any] | None,
         timeout_s: float,
     ) -> dict[str, Any]:
         import httpx

@@ -190,6 +190,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await process.wait()
     # Whatever outlived its leader in the group goes too.
     _kill_group(process.pid, signal.SIGKILL)
+    # Waiting ends with the process; its pipes would close a little later, maybe after the loop.
+    process._transport.close()  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
 
 
 async def _drain(stream: asyncio.StreamReader | None, into: list[bytes]) -> bool:

@@ -12,8 +12,10 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import anyio
 from mcp.server.mcpserver import MCPServer
@@ -23,6 +25,38 @@ from backends.clouds.process import end_all
 from backends.core.last_answers import Incoming, Outgoing, Outstanding
 
 _log = logging.getLogger("vllm_devops")
+
+
+class Closes(Protocol):
+    """What has things open."""
+
+    async def close(self) -> None:
+        """Let go of them."""
+
+
+def closing(app: Closes) -> Callable[[MCPServer[Any]], AbstractAsyncContextManager[None]]:
+    """Let go of what an application has open when the last client of its server has left.
+
+    Args:
+        app: The application.
+    """
+    clients = 0
+
+    @contextlib.asynccontextmanager
+    async def lifespan(server: MCPServer[Any]) -> AsyncIterator[None]:
+        nonlocal clients
+        del server
+        clients += 1
+        try:
+            yield
+        finally:
+            clients -= 1
+            if not clients:
+                # A client that has gone cancels what serves it; letting go is bounded by itself.
+                with anyio.CancelScope(shield=True):
+                    await app.close()
+
+    return lifespan
 
 
 def serve(server: MCPServer[Any]) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
 from backends.clouds.google_facts import or_problem, words_of
 from backends.core.answers import Capacity, NotAsked, Place
 from backends.core.errors import DevopsError, InvalidInputError
+from backends.core.owned import together
 from backends.gce.commands import TARGET
 from backends.gce.world import Limits, limits_of
 from backends.gce.zones import by_preference
@@ -33,7 +33,7 @@ async def find_capacity(target: GceLooking, place: str | None) -> Capacity:
         InvalidInputError: `place` does not sell T4s.
         DevopsError: Quotas could not be asked.
     """
-    limits, selling, _ = await asyncio.gather(
+    limits, selling, _ = await together(
         limits_of(target.api),
         or_problem(target.api.zones_with(gce.GPU_TYPE)),
         target.prices.learn(),

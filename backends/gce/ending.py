@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from backends.clouds.google_facts import account_email, account_is_ours
@@ -10,6 +9,7 @@ from backends.clouds.google_steps import remove_account_steps
 from backends.core.answers import Price
 from backends.core.errors import ConflictError, InvalidInputError, NotFoundError
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.owned import together
 from backends.core.plans import Plan, Step
 from backends.gce.commands import (
     TARGET,
@@ -211,7 +211,7 @@ async def _plan_disk_only(
 
 async def _nat_step(target: GceLooking, machine: Machine, project: str) -> list[Step]:
     """Delete the NAT that we made in its region, if no other machine there needs it."""
-    machines, routers = await asyncio.gather(target.api.machines(), target.api.routers())
+    machines, routers = await together(target.api.machines(), target.api.routers())
     ours = any(
         item.get("name") == router(machine.region)
         and f"{MANAGED_BY}={MANAGED_BY_US}" in str(item.get("description", ""))

@@ -84,9 +84,7 @@ class Hosting:
 
     async def let_go(self, machine: Machine) -> None:
         """Close tunnel and connection, before the machine goes."""
-        from backends.clouds.hosts import tunnels
-
-        await tunnels.close(_key(machine))
+        await self._cloud.tunnels.close(_key(machine))
         host = self._hosts.pop(machine.number, None)
         if host is not None:
             await host.close()
@@ -97,9 +95,7 @@ class Hosting:
         Raises:
             HostUnreachableError: There is no way to the machine.
         """
-        from backends.clouds.hosts import tunnels
-
-        tunnel = await tunnels.get(_key(machine), await self.host(machine), gce.PORT)
+        tunnel = await self._cloud.tunnels.get(_key(machine), await self.host(machine), gce.PORT)
         return tunnel.local_port
 
     # --------------------------------------------------------------------------------- preparing

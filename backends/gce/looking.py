@@ -19,6 +19,7 @@ from backends.core.errors import (
     NotManagedError,
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.owned import together
 from backends.core.state import stamp
 from backends.gce.commands import TARGET, data_disk
 from backends.gce.machines import NAME_LABEL, ComputeApi, Disk, Machine
@@ -61,7 +62,7 @@ class GceLooking(Backend):
         super().__init__(services)
         self.cloud = GoogleCloud(services)
         self.api = ComputeApi(self.cloud)
-        self.prices = ComputePrices(PriceList(self.cloud.rest))
+        self.prices = ComputePrices(PriceList(self.cloud.rest, services.owned))
         self.memory: ZoneMemory = ZoneMemory(services.state, TARGET)
         self._hosting: Hosting | None = None
         self._zones: dict[str, str] = {}
@@ -171,8 +172,8 @@ class GceLooking(Backend):
 
     async def deployments(self) -> list[Deployment]:
         """Every machine with a T4, and data disks that were kept."""
-        machines, disks = await asyncio.gather(self.t4_machines(), self.api.disks())
-        judged = await asyncio.gather(*(self._judge_quickly(machine) for machine in machines))
+        machines, disks = await together(self.t4_machines(), self.api.disks())
+        judged = await together(*(self._judge_quickly(machine) for machine in machines))
         found = [
             self._listed(machine, judgement, disks)
             for machine, judgement in zip(machines, judged, strict=True)
@@ -409,7 +410,7 @@ class GceLooking(Backend):
             machine = await self.find(name)
         except NotFoundError:
             return None
-        disks, _ = await asyncio.gather(self.api.disks(), self.prices.learn())
+        disks, _ = await together(self.api.disks(), self.prices.learn())
         return running_price(machine, disks, self.prices)
 
     async def doctor(self) -> list[Check]:

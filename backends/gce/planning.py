@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from backends.clouds.google_facts import account_email
@@ -15,6 +14,7 @@ from backends.core.errors import (
     NotManagedError,
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.owned import together
 from backends.core.plans import Plan, Step, describe, said
 from backends.gce.commands import (
     TARGET,
@@ -50,7 +50,7 @@ async def plan_deployment(target: GceLooking, spec: GceSpec) -> Plan:
         ApiDisabledError: An API is off.
     """
     full = resolved(spec)
-    world, _ = await asyncio.gather(look(target.cloud, target.api, full), target.prices.learn())
+    world, _ = await together(look(target.cloud, target.api, full), target.prices.learn())
     _check_name(full, world)
     choice = choose(full, world, target.memory)
     full = full.model_copy(update={"zones": list(choice.zones)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from backends.clouds.google_facts import (
     words_of,
 )
 from backends.core.errors import DevopsError
+from backends.core.owned import together
 from backends.gce.commands import TAG, TARGET, data_disk
 from backends.gce.machines import Disk, Machine, Quota
 from backends.gce.spec import GceSpec
@@ -80,7 +80,7 @@ async def limits_of(api: ComputeApi) -> Limits:
     Raises:
         DevopsError: They could not be asked; never answered with "no quota".
     """
-    project, regions = await asyncio.gather(api.project_quotas(), api.region_quotas())
+    project, regions = await together(api.project_quotas(), api.region_quotas())
     return Limits(project.get(gce.GLOBAL_QUOTA), regions)
 
 
@@ -132,7 +132,7 @@ async def look(cloud: GoogleCloud, api: ComputeApi, spec: GceSpec) -> World:
     async def no() -> bool:
         return False
 
-    machines, disks, there, secret, limits, selling, rules, routers = await asyncio.gather(
+    machines, disks, there, secret, limits, selling, rules, routers = await together(
         api.machines(),
         api.disks(),
         no() if spec.service_account else account_exists(cloud, account),

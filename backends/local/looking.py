@@ -21,6 +21,7 @@ from backends.core.errors import (
     EndpointUnreachableError,
     NotFoundError,
 )
+from backends.core.owned import together
 from backends.core.state import now, stamp
 from backends.knowledge.targets import find_profile
 from backends.local.engines import DEFAULT_PROFILE, HOST
@@ -60,7 +61,7 @@ class LocalLooking(Backend):
         names = self._records().names()
         if self.services.settings.base_url is not None:
             names.append(ATTACHED)
-        found = await asyncio.gather(*(self._entry(name) for name in names))
+        found = await together(*(self._entry(name) for name in names))
         return [entry for entry in found if entry is not None]
 
     async def _entry(self, name: str) -> Deployment | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from backends.core.errors import DevopsError, InvalidInputError, NotFoundError
 from backends.core.names import is_ours
+from backends.core.owned import together
 from backends.core.problems import or_problem, words_of
 from backends.sagemaker.commands import NAME_TAG, deployment_of
 from backends.sagemaker.component_commands import DIMENSION, resource_id
@@ -73,7 +73,7 @@ class SageMakerApi:
 
     async def component_or_none(self, region: str, name: str) -> Component | None:
         """The inference component of a name with what automatic scaling may do to it, or None."""
-        raw, bounds = await asyncio.gather(
+        raw, bounds = await together(
             or_problem(
                 self._aws.call(
                     "sagemaker",
@@ -143,7 +143,7 @@ class SageMakerApi:
             "sagemaker", "list_inference_components", "InferenceComponents", region,
             EndpointNameEquals=endpoint,
         )  # fmt: skip
-        tags = await asyncio.gather(
+        tags = await together(
             *(self._tags(region, str(item["InferenceComponentArn"])) for item in found)
         )
         names = [str(item["InferenceComponentName"]) for item in found]
@@ -159,7 +159,7 @@ class SageMakerApi:
             "sagemaker", "list_models", "Models", region, NameContains=f"{name}-vllm-"
         )
         named = [item for item in found if deployment_of(str(item["ModelName"])) == name]
-        tags = await asyncio.gather(*(self._tags(region, str(item["ModelArn"])) for item in named))
+        tags = await together(*(self._tags(region, str(item["ModelArn"])) for item in named))
         return [
             str(item["ModelName"])
             for item, tag in zip(named, tags, strict=True)
@@ -168,13 +168,13 @@ class SageMakerApi:
 
     async def all_deployed(self, region: str) -> list[Deployed]:
         """Every endpoint of a region, and every configuration of ours that has none (stopped)."""
-        names, configs = await asyncio.gather(
+        names, configs = await together(
             self.names(region), self._aws.items(
                 "sagemaker", "list_endpoint_configs", "EndpointConfigs", region,
                 NameContains="-vllm-",
             ),
         )  # fmt: skip
-        found = await asyncio.gather(
+        found = await together(
             *(self.deployed(region, name) for name in names), return_exceptions=True
         )
         present: list[Deployed] = []
@@ -194,7 +194,7 @@ class SageMakerApi:
             NameContains=f"{name}-vllm-",
         )  # fmt: skip
         names = [str(item["EndpointConfigName"]) for item in found]
-        configs = await asyncio.gather(
+        configs = await together(
             *(self.config(region, item) for item in names if deployment_of(item) == name)
         )
         ours = [config for config in configs if config.managed]
@@ -254,7 +254,7 @@ class SageMakerApi:
             name = deployment_of(config)
             if name is not None and name not in running:
                 newest[name] = max(newest.get(name, (0.0, "")), (created, config))
-        found = await asyncio.gather(*(self._config_or_none(region, c) for _, c in newest.values()))
+        found = await together(*(self._config_or_none(region, c) for _, c in newest.values()))
         return [
             Deployed(name, region, config)
             for name, config in zip(newest, found, strict=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from backends.core.answers import Capacity, NotAsked, Place
 from backends.core.errors import CloudError, DevopsError, InvalidInputError
+from backends.core.owned import together
 from backends.core.problems import or_problem, words_of
 from backends.knowledge.sagemaker import DEFAULT_POOL, TYPES, ImageTag, ami_for
 from backends.sagemaker.quotas import Limits, shortages, used
@@ -30,7 +30,7 @@ async def find_capacity(target: SageMakerLooking, place: str | None) -> Capacity
             allowed=", ".join(target.regions()),
         )
     await target.account()
-    found = await asyncio.gather(*(_of_region(target, region) for region in regions))
+    found = await together(*(_of_region(target, region) for region in regions))
     places = [item for answer, _ in found for item in answer]
     silent = [item for _, missing in found for item in missing]
     if all(item.verdict == "unknown" for item in places):
@@ -68,7 +68,7 @@ async def find_capacity(target: SageMakerLooking, place: str | None) -> Capacity
 
 
 async def _of_region(target: SageMakerLooking, region: str) -> tuple[list[Place], list[NotAsked]]:
-    limits, deployed, image = await asyncio.gather(
+    limits, deployed, image = await together(
         or_problem(target.quotas.limits(region)),
         or_problem(target.api.all_deployed(region)),
         or_problem(target.catalogue.image(region)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from backends.core.errors import DevopsError, NotFoundError
+from backends.core.owned import together
 from backends.knowledge.facts import Fact, published
 from backends.knowledge.sagemaker import (
     IMAGE_ACCOUNT,
@@ -86,7 +86,7 @@ class Catalogue:
 
     async def rates(self, region: str, types: Sequence[str]) -> dict[str, Fact]:
         """Rates of some types, those that are known."""
-        found = await asyncio.gather(*(self.rate(region, kind) for kind in types))
+        found = await together(*(self.rate(region, kind) for kind in types))
         return {kind: rate for kind, rate in zip(types, found, strict=True) if rate is not None}
 
     async def _listed(self, region: str, kind: str) -> Fact | None:

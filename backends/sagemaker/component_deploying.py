@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from backends.core.errors import ConflictError, DevopsError, NotFoundError
+from backends.core.owned import together
 from backends.core.plans import Step
 from backends.core.problems import or_problem
 from backends.knowledge.sagemaker import PROFILE
@@ -78,7 +78,7 @@ async def plan_steps(
     what, config = hosted(spec, place.region, place.image)
     target.api.forget(place.region, what.name)
     target.api.forget(place.region, config)
-    model, there, component = await asyncio.gather(
+    model, there, component = await together(
         or_problem(target.api.model_tags(place.region, what.name)),
         or_problem(target.api.config(place.region, config)),
         target.api.component_or_none(place.region, spec.name),

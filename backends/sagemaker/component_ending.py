@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from backends.core.errors import (
     NotSupportedError,
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US, is_ours
+from backends.core.owned import together
 from backends.core.plans import Plan, Step
 from backends.knowledge.sagemaker import TARGET
 from backends.knowledge.sagemaker_components import RELEASE_S
@@ -43,7 +43,7 @@ async def deletions(target: SageMakerLooking, deployed: Deployed) -> list[Step]:
         NotManagedError: It hosts a component that is not ours.
     """
     name, region = deployed.name, deployed.region
-    hosted, own, alarms = await asyncio.gather(
+    hosted, own, alarms = await together(
         _hosted(target, deployed),
         target.api.component_or_none(region, name),
         target.aws.call(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from backends.core.errors import (
     NotFoundError,
     QuotaError,
 )
+from backends.core.owned import together
 from backends.core.plans import Plan, Step, describe, said
 from backends.core.problems import or_problem
 from backends.knowledge.sagemaker import PROFILE, SAGEMAKER_IMAGE_NOTE, USD_PER_GIB_LOGS, ami_for
@@ -175,7 +175,7 @@ async def _create(
     name = wanted(spec, place.region, place.image, 1.0).name
     # Another server, or a person, may have deleted what this one once saw.
     target.api.forget(place.region, name)
-    model, config = await asyncio.gather(
+    model, config = await together(
         or_problem(target.api.model_tags(place.region, name)),
         or_problem(target.api.config(place.region, name)),
     )
@@ -251,7 +251,7 @@ async def _price(
     target: SageMakerLooking, spec: SageMakerSpec, world: World, running: Deployed | None
 ) -> Price:
     """The dearest it may become: on any listed type, in any listed region."""
-    prices = await asyncio.gather(
+    prices = await together(
         *(
             target.pool_price(place.region, spec.instance_types, int(spec.instances or 1))
             for place in world.places

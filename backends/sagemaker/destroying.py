@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from pydantic import ConfigDict, Field
@@ -10,6 +9,7 @@ from pydantic import ConfigDict, Field
 from backends.base import EndOptions
 from backends.core.answers import Price
 from backends.core.errors import ConflictError
+from backends.core.owned import together
 from backends.core.plans import Plan, Step
 from backends.knowledge.sagemaker import TARGET, USD_PER_GIB_LOGS
 from backends.sagemaker import commands, component_ending
@@ -115,7 +115,7 @@ async def _all_configs(target: SageMakerLooking, deployed: Deployed) -> list[Con
 
     A fallback may have left some where there was no capacity.
     """
-    found = await asyncio.gather(
+    found = await together(
         *(
             target.api.configs_of(region, deployed.name)
             for region in dict.fromkeys((deployed.region, *target.regions()))

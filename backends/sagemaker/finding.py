@@ -21,6 +21,7 @@ from backends.core.errors import (
     UnauthenticatedError,
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.owned import together
 from backends.core.problems import or_problem, words_of
 from backends.knowledge.sagemaker import REGIONS, TARGET
 
@@ -147,9 +148,7 @@ class SageMakerFinding(Backend):
         """Every deployment with an L4 in every region, and the regions that did not answer."""
         await self.account()
         regions = self.regions()
-        found = await asyncio.gather(
-            *(or_problem(self.api.all_deployed(region)) for region in regions)
-        )
+        found = await together(*(or_problem(self.api.all_deployed(region)) for region in regions))
         deployed: list[Deployed] = []
         silent: dict[str, DevopsError] = {}
         for region, item in zip(regions, found, strict=True):
@@ -182,9 +181,7 @@ class SageMakerFinding(Backend):
                 raise self._not_here(name, (region,))
         await self.account()
         regions = self.regions()
-        answers = await asyncio.gather(
-            *(or_problem(self._in_region(region, name)) for region in regions)
-        )
+        answers = await together(*(or_problem(self._in_region(region, name)) for region in regions))
         silent = {
             region: item
             for region, item in zip(regions, answers, strict=True)

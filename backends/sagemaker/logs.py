@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from backends.core.errors import DevopsError, InvalidInputError, NotFoundError
+from backends.core.owned import together
 from backends.serving.startup_log import StartupLog, StartupProgress
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class LogReader:
         streams = await self.streams(region, group, since)
         chosen = streams[: 1 if source == "container" else _MAX_STREAMS]
         wanted = min(lines, _MAX_LINES)
-        parts = await asyncio.gather(
+        parts = await together(
             *(self._tail(region, group, stream, wanted, since) for stream in chosen)
         )
         merged = sorted((entry for part in parts for entry in part), key=lambda entry: entry.at)

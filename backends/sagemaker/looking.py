@@ -18,6 +18,7 @@ from backends.core.errors import (
     NotFoundError,
     NotSetUpError,
 )
+from backends.core.owned import together
 from backends.core.problems import words_of
 from backends.core.state import stamp
 from backends.knowledge.facts import Fact
@@ -50,7 +51,7 @@ class SageMakerLooking(SageMakerFinding):
                     f"{item.name} in {item.region}" for item in found
                 )
             raise error
-        return list(await asyncio.gather(*map(self._entry, found)))
+        return list(await together(*map(self._entry, found)))
 
     async def _entry(self, deployed: Deployed) -> Deployment:
         self.remember(deployed.name, deployed.region)
@@ -77,7 +78,7 @@ class SageMakerLooking(SageMakerFinding):
     async def status(self, name: str, *, detail: bool = False) -> Status:
         """How one deployment is, from SageMaker and its logs."""
         deployed = await self.find(name)
-        sight, model = await asyncio.gather(self.sight(deployed), self.model_of(deployed))
+        sight, model = await together(self.sight(deployed), self.model_of(deployed))
         judged = await self._judge(deployed, sight)
         rate = await self.rate_now(deployed, sight)
         answer = self._status(deployed, judged, rate, model)

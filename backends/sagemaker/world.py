@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from urllib.parse import unquote
 
 from backends.core.errors import DevopsError, NotFoundError
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.owned import together
 from backends.core.problems import or_problem, words_of
 from backends.knowledge.sagemaker import ImageTag
 from backends.sagemaker.commands import POLICY, role_name
@@ -110,15 +110,13 @@ async def look(
         DevopsError: The region, the role or the image could not be asked.
     """
     account = await target.account()
-    (deployed, silent), role = await asyncio.gather(
+    (deployed, silent), role = await together(
         target.everything(), role_of(target.aws, regions[0], role_name(name))
     )
     for region in regions:
         if region in silent:
             raise silent[region]
-    places = await asyncio.gather(
-        *(_place(target, region, deployed, image=image) for region in regions)
-    )
+    places = await together(*(_place(target, region, deployed, image=image) for region in regions))
     return World(
         account=account,
         partition=partition_of(regions[0]),
@@ -135,7 +133,7 @@ async def _place(
     async def nothing() -> None:
         return None
 
-    limits, tag = await asyncio.gather(
+    limits, tag = await together(
         or_problem(target.quotas.limits(region)),
         target.catalogue.image(region) if image else nothing(),
     )

@@ -6,7 +6,6 @@ was last asked for, which is told with its age.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +14,7 @@ from backends.clouds.google_facts import or_problem, words_of
 from backends.clouds.zone_memory import ZoneMemory, ZoneNote
 from backends.core.answers import Capacity, NotAsked, Place
 from backends.core.errors import DevopsError, InvalidInputError
+from backends.core.owned import together
 from backends.knowledge.tpu import (
     FLEX_START_SEEN,
     ON_DEMAND_QUOTA,
@@ -66,7 +66,7 @@ async def find_capacity(target: TpuLooking, place: str | None) -> Capacity:
         raise InvalidInputError(
             "place", "is no zone or region of the TPU API.", allowed="e.g. us-east5-b or us-east5"
         )
-    sizes, on_demand, preemptible, world, _ = await asyncio.gather(
+    sizes, on_demand, preemptible, world, _ = await together(
         target.api.sizes(zones),
         target.api.quota(ON_DEMAND_QUOTA),
         target.api.quota(PREEMPTIBLE_QUOTA),

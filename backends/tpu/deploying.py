@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import time
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from backends.clouds.google_steps import account_step, reader_step
 from backends.clouds.zone_memory import ZoneMemory, ZoneNote
 from backends.core.answers import Price
 from backends.core.errors import ConflictError, DevopsError, InvalidInputError, QuotaError
+from backends.core.owned import together
 from backends.core.plans import Plan, Step, describe, said
 from backends.core.state import write_text, writing
 from backends.knowledge.tpu import (
@@ -99,7 +99,7 @@ async def plan_deployment(target: TpuLooking, spec: TpuSpec) -> Plan:
         full = full.model_copy(update={"max_model_len": length})
         notes += [why] if why else []
     fit = check_fit(full)
-    world, _ = await asyncio.gather(_look(target, full), target.prices.learn())
+    world, _ = await together(_look(target, full), target.prices.learn())
     adopted = _check_name(target, full, world)
     zones, left_out, reasons = _zones(target, full, world)
     notes += [*fit.notes, *reasons]
@@ -146,7 +146,7 @@ async def _look(target: TpuLooking, spec: TpuSpec) -> World:
     async def nothing() -> None:
         return None
 
-    (requests, _), there, may_read, secret, hardware, limits = await asyncio.gather(
+    (requests, _), there, may_read, secret, hardware, limits = await together(
         target.world(),
         nothing() if spec.service_account else account_exists(cloud, account),
         or_problem(

@@ -22,7 +22,6 @@ async def endpoint_of(target: TpuLooking, request: TpuRequest) -> Endpoint:
         HostUnreachableError: There is no way to the machine.
         DevopsError: Its key could not be read.
     """
-    from backends.clouds.hosts import tunnels
     from backends.serving.endpoint import Endpoint
 
     simulated = target.cloud.rehearsal
@@ -41,7 +40,7 @@ async def endpoint_of(target: TpuLooking, request: TpuRequest) -> Endpoint:
         )
     which = f"{target.target}/{request.key}/{request.created_at:.0f}"
     target.tunnels.setdefault(request.key, set()).add(which)
-    tunnel = await tunnels.get(which, await target.host(request), request.port)
+    tunnel = await target.cloud.tunnels.get(which, await target.host(request), request.port)
     return Endpoint(
         f"http://127.0.0.1:{tunnel.local_port}",
         simulated=simulated,

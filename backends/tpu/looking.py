@@ -20,6 +20,7 @@ from backends.core.errors import (
     NotManagedError,
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.owned import together
 from backends.core.state import stamp
 from backends.knowledge.tpu import SLICES
 from backends.tpu.records import TARGET, TpuNode, TpuRequest
@@ -58,7 +59,7 @@ class TpuLooking(Backend):
         super().__init__(services)
         self.cloud = GoogleCloud(services)
         self.api = TpuApi(self.cloud)
-        self.prices = ComputePrices(PriceList(self.cloud.rest))
+        self.prices = ComputePrices(PriceList(self.cloud.rest, services.owned))
         self._sights: dict[str, Machine] = {}
         self._hosts: dict[tuple[str, int], SshHost] = {}
         self.tunnels: dict[str, set[str]] = {}
@@ -72,9 +73,7 @@ class TpuLooking(Backend):
         Raises:
             DevopsError: One of them could not be asked whole.
         """
-        (queued, orphans), instances = await asyncio.gather(
-            self.api.requests(), self.api.instances()
-        )
+        (queued, orphans), instances = await together(self.api.requests(), self.api.instances())
         return [*queued, *instances], orphans
 
     async def all_of(self, name: str) -> list[TpuRequest]:
@@ -155,10 +154,10 @@ class TpuLooking(Backend):
 
     async def deployments(self) -> list[Deployment]:
         """Every request, node and search there is."""
-        (requests, orphans), searches = await asyncio.gather(
+        (requests, orphans), searches = await together(
             self.world(), asyncio.to_thread(self.searches)
         )
-        judged = await asyncio.gather(*(self.judge(item) for item in requests))
+        judged = await together(*(self.judge(item) for item in requests))
         names = [item.name for item in requests]
         found = [
             self._deployment(item, verdict, twice=names.count(item.name) > 1)
@@ -299,7 +298,7 @@ class TpuLooking(Backend):
 
     async def price(self, name: str) -> Price | None:
         """What the slice costs per hour while it exists."""
-        request, _ = await asyncio.gather(self.find(name), self.prices.learn())
+        request, _ = await together(self.find(name), self.prices.learn())
         return self.slice_price(request.size, request.provisioning, request.zone)
 
     def slice_price(self, size: str, provisioning: str, zone: str) -> Price:
@@ -404,7 +403,7 @@ class TpuLooking(Backend):
 
         opening = self._opening.get(key)
         if opening is None:
-            opening = self._opening[key] = asyncio.create_task(host.connect())
+            opening = self._opening[key] = self.services.owned.task(host.connect())
         done, _ = await asyncio.wait({opening}, timeout=_CONNECT_S)
         if not done:
             return Machine(problem="gcloud is connecting", unreachable=True, seen_at=time.time())
@@ -428,11 +427,9 @@ class TpuLooking(Backend):
         Args:
             key: `NAME@ZONE`.
         """
-        from backends.clouds.hosts import tunnels
-
         self._sights.pop(key, None)
         for tunnel in self.tunnels.pop(key, set()):
-            await tunnels.close(tunnel)
+            await self.cloud.tunnels.close(tunnel)
         for which in [item for item in self._hosts if f":{key}:" in item[0]]:
             # The other side is gone: that it cannot be told so is no failure.
             with contextlib.suppress(DevopsError):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from backends.core.errors import CloudError, InvalidInputError, NotFoundError
+from backends.core.owned import together
 from backends.knowledge.tpu import QUOTA_SERVICE
 from backends.tpu.records import TpuNode, TpuRequest, read_instance, read_node, read_request
 
@@ -43,7 +44,7 @@ class TpuApi:
         Raises:
             DevopsError: One of the lists could not be asked, or not everywhere.
         """
-        raw_requests, raw_nodes = await asyncio.gather(
+        raw_requests, raw_nodes = await together(
             self._listed("queuedResources", zone), self._listed("nodes", zone)
         )
         nodes = {(node.zone, node.name): node for node in map(read_node, raw_nodes)}
@@ -168,7 +169,7 @@ class TpuApi:
 
         from backends.clouds.google_facts import or_problem, words_of
 
-        answers = await asyncio.gather(*(or_problem(asked(zone)) for zone in zones))
+        answers = await together(*(or_problem(asked(zone)) for zone in zones))
         return {
             zone: answer if isinstance(answer, list) else words_of(answer)
             for zone, answer in zip(zones, answers, strict=True)

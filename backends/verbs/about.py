@@ -26,6 +26,7 @@ from backends.core.answers import Check, Help
 from backends.core.errors import DevopsError
 from backends.core.names import VERSION, easiest
 from backends.core.option_names import PLACES, PLACES_MEANING
+from backends.core.owned import together
 from backends.core.settings import Settings, env_file, variable_of
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ async def doctor(app: App, targets: tuple[str, ...]) -> list[Check]:
         else:
             absent = f"not on PATH; needed for {purpose} only"
             checks.append(Check(name=cli, state="not set up", detail=absent))
-    lists = await asyncio.gather(*(app.backends.get(name).doctor() for name in targets))
+    lists = await together(*(app.backends.get(name).doctor() for name in targets))
     return checks + [check for found_checks in lists for check in found_checks]
 
 

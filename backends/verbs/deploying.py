@@ -30,6 +30,7 @@ from backends.core.errors import (
     SettingsError,
 )
 from backends.core.operations import Operation
+from backends.core.owned import together
 from backends.core.plans import ENDING, Plan, StoredPlan, Verb, run_steps
 from backends.core.settings import Confirm, as_environment
 from backends.core.tools import app_of, current_call, current_client
@@ -193,7 +194,7 @@ async def _cancel_work_on(app: App, plan: Plan) -> list[str]:
 
     Left to itself a benchmark would go on to measure how a server that is gone fails.
     """
-    ended = await asyncio.gather(
+    ended = await together(
         *(
             asyncio.to_thread(app.operations.cancel, operation.id)
             for operation in await _at_work_on(app, plan)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from backends.core.answers import Diagnosis, Finding, Looked, Status
 from backends.core.errors import DevopsError, InvalidInputError
 from backends.core.masking import mask
+from backends.core.owned import together
 from backends.core.render import clip
 from backends.verbs.observing import reach
 
@@ -122,7 +123,7 @@ async def _gather(
             sources.append(_Source("log", problem=first))
             return
         others = [key for key in first.sources if key not in _NOT_READ | {first.source}]
-        more = await asyncio.gather(
+        more = await together(
             *(_or_problem(backend.logs(name, key, _LINES)) for key in others[:_MOST_SOURCES])
         )
         for key, found in zip([first.source, *others], [first, *more], strict=False):
@@ -141,7 +142,7 @@ async def _gather(
             metrics = found
             sources.append(_Source("metrics"))
 
-    await asyncio.gather(logs(), engine())
+    await together(logs(), engine())
     return sources, metrics
 
 

@@ -36,6 +36,7 @@ from backends.core.errors import (
     UnauthenticatedError,
 )
 from backends.core.names import easiest
+from backends.core.owned import together
 from backends.core.paging import page
 from backends.core.render import clip, to_tree
 from backends.verbs.usage import add_usage
@@ -88,7 +89,7 @@ async def _gather(
             silent = NotAsked(target=target, error=f"{error.code}: {error.message}{mend}")
             found.silent.append(silent)
 
-    await asyncio.gather(*(one(target) for target in targets))
+    await together(*(one(target) for target in targets))
     for entries in (found.silent, found.not_set_up):
         entries.sort(key=lambda entry: targets.index(entry.target))
     found.items.extend(item for target in targets for item in answers.get(target, ()))

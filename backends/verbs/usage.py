@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from backends.core.answers import Saving
 from backends.core.errors import DevopsError
+from backends.core.owned import together
 from backends.core.state import stamp
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ async def add_usage(
         target: The only target that was looked at; what was seen of others before still holds.
     """
     running = [item for item in items if item.usd_per_hour]
-    await asyncio.gather(*(_ask(app, item) for item in running[:_MOST_ASKED]))
+    await together(*(_ask(app, item) for item in running[:_MOST_ASKED]))
     idle_s = app.settings.idle_minutes * 60
     savings: list[Saving] = []
     others = [said for said in app.usage.idle if not said.startswith(f"{target}/")]

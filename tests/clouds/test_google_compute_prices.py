@@ -12,6 +12,7 @@ from backends.clouds.google_compute_prices import ComputePrices
 from backends.clouds.google_prices import PriceList
 from backends.clouds.google_rest import GoogleRest
 from backends.core.errors import ApiDisabledError
+from backends.core.owned import Owned
 from backends.knowledge import gce
 
 WEST = "us-west2"
@@ -71,7 +72,7 @@ class Rest:
 
 
 def made(rest: Rest) -> ComputePrices:
-    return ComputePrices(PriceList(cast("GoogleRest", rest)))
+    return ComputePrices(PriceList(cast("GoogleRest", rest), Owned()))
 
 
 async def test_a_machine_a_disk_and_a_chip_are_priced_by_the_live_list() -> None:

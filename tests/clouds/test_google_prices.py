@@ -9,6 +9,7 @@ import pytest
 from backends.clouds.google_prices import CLOUD_RUN, PriceList, rate
 from backends.clouds.google_rest import GoogleRest
 from backends.core.errors import ApiDisabledError
+from backends.core.owned import Owned
 
 
 def sku(description: str, nanos: int, unit: str = "s", region: str = "us-east4") -> dict[str, Any]:
@@ -40,7 +41,7 @@ class Rest:
 
 
 def price_list(rest: Rest) -> PriceList:
-    return PriceList(cast("GoogleRest", rest))
+    return PriceList(cast("GoogleRest", rest), Owned())
 
 
 async def test_an_entry_is_a_rate_per_second_of_its_first_paid_tier() -> None:

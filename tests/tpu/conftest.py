@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from backends.clouds.hosts import tunnels
 from backends.core.operations import Operations
 from backends.core.state import StateDir
 from tests.support.clients import Caller, connected, make_app
@@ -46,8 +45,6 @@ async def caller(cloud: Cloud) -> AsyncIterator[Caller]:
     app = make_app(cloud.state_dir, rehearsal=True, targets=(TARGET,))
     async with connected(app) as connection:
         yield connection
-    # They belong to the event loop of one test.
-    await tunnels.close()
 
 
 @pytest.fixture

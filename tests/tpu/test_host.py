@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from backends.rehearsal.cloud.hosts.machine import Machine
 from backends.tpu.start import start_script
-from tests.support.clients import Caller
+from tests.support.clients import Caller, connected, make_app
 from tests.support.cloud import Cloud
 from tests.tpu.acting import TARGET, Zone, operation, until
 from tests.tpu.made import spec
@@ -51,3 +54,21 @@ async def test_load_is_made_beside_the_container_and_compared_with_load_through_
     compared = (await caller.tool("get_benchmarks", benchmark_ids=[there, here])).ok
     assert [row["runner"] for row in compared["comparison"]] == ["host", "local"]
     assert any("Client distance at concurrency 1" in said for said in compared["findings"])
+
+
+async def test_nothing_is_open_or_under_way_when_the_client_has_left(
+    cloud: Cloud, zone: Zone
+) -> None:
+    zone.ask("gemma4")
+    before = asyncio.all_tasks()
+    # Google's price list takes long, and is read on behind the calls.
+    cloud.fault(host=r"^cloudbilling\.googleapis\.com$", action="delay", delay_s=20, times=-1)
+    async with connected(make_app(cloud.state_dir, rehearsal=True, targets=(TARGET,))) as caller:
+        assert not (await caller.tool("get_logs", **ON, source="cloud")).is_error
+        assert not (await caller.tool("find_capacity", target=TARGET)).is_error
+    assert asyncio.all_tasks() == before
+    gc.collect()
+    zone.client.close()
+    ours = psutil.Process().net_connections("tcp")
+    port = cloud.running.port
+    assert not [item for item in ours if item.raddr and item.raddr.port == port]

@@ -5,7 +5,7 @@
     await host.put(program, ".vllm-devops/program.pyz", timeout_s=60)
     await host.start_detached("exec python3 .vllm-devops/program.pyz prepare", name="prepare")
     job = await host.job("prepare")          # also after a dropped connection, or a new server
-    tunnel = await tunnels.get("t4", host, 8000)
+    tunnel = await cloud.tunnels.get("t4", host, 8000)
 
 Paths on a host are relative to the login's home folder unless they begin with `/`.
 """
@@ -13,7 +13,7 @@ Paths on a host are relative to the login's home folder unless they begin with `
 from backends.clouds.hosts.host import Host, HostJob, HostResult, quote
 from backends.clouds.hosts.local import LocalHost
 from backends.clouds.hosts.remote import GceHost, SshHost, TpuHost
-from backends.clouds.hosts.tunnel import Tunnel, TunnelKeeper, tunnels
+from backends.clouds.hosts.tunnel import Tunnel, TunnelKeeper
 
 __all__ = [
     "GceHost",
@@ -26,5 +26,4 @@ __all__ = [
     "Tunnel",
     "TunnelKeeper",
     "quote",
-    "tunnels",
 ]

@@ -102,7 +102,3 @@ class TunnelKeeper:
         """Close the tunnels of a deployment, or all."""
         for which in [item for item in self._open if key is None or item[0] == key]:
             await self._open.pop(which).close()
-
-
-tunnels = TunnelKeeper()
-"""The tunnels of this process. Their processes end with it, however it ends."""

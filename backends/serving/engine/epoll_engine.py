@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from backends.core.errors import EndpointUnreachableError, NotSupportedError
+from backends.core.owned import ended
 from backends.serving.engine.clock import KERNEL, READER, StampKeeper, now_ns
 from backends.serving.engine.crew import Crew, ThisMachine, WorkerLostError, Workforce
 from backends.serving.engine.histogram import Histogram
@@ -137,7 +138,7 @@ class _Level:
             self._is_cancelled = self._is_cancelled or self._cancel()
         finally:
             if self._refreshing is not None:
-                self._refreshing.cancel()
+                await ended([self._refreshing])
             await self._crew.end()
         if self._is_cancelled:
             self._cut("cancelled")
