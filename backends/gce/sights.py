@@ -49,7 +49,8 @@ class EngineSight:
         cause: Why.
         fix: What mends it.
         restarted: Whether it ended because the machine restarted.
-        unit: What systemd then says of the unit that serves after a boot; empty where none is.
+        unit: What systemd then says of the unit that serves after a boot (`queued`: its start is
+            still to come); empty where none is.
     """
 
     state: EngineState = "absent"

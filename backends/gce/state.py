@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # A machine that has just been switched on does not answer ssh yet.
 BOOT_PATIENCE_S = 300.0
 # What systemd says of a unit that has its start before it, or is at it.
-_COMING = {"inactive", "activating"}
+_COMING = {"queued", "activating"}
 _PHASE_WORD = re.compile(r"^(?:creating|booting|preparing|loading): ")
 _STEP = re.compile(r"preparing \((\d+) of (\d+)\): (.*)")
 
@@ -175,13 +175,10 @@ def _idle(
         said = str(operation.status.get("error") or "it was stopped")
         warnings = (f"The work on it ended early ({operation.id}): {said}",)
     if sight.engine.restarted:
-        unit = sight.engine.unit
         return Judgement(
             "stopped",
             "runs and is paid for; the machine has restarted, and no vLLM runs on it since",
-            cause=f"Its systemd unit is {unit}, and yet nothing serves."
-            if unit
-            else "A restart ends vLLM; only with options.start_at_boot it comes back by itself.",
+            cause=_not_brought_back(sight.engine.unit),
             fix=start,
             warnings=warnings,
         )
@@ -198,6 +195,18 @@ def _idle(
         fix=start,
         warnings=warnings,
     )
+
+
+def _not_brought_back(unit: str) -> str:
+    """Why nothing serves after a restart, from what systemd says of the unit."""
+    if not unit:
+        return "A restart ends vLLM; only with options.start_at_boot it comes back by itself."
+    if unit == "inactive":
+        return (
+            "Its systemd unit is enabled, but was stopped since the restart (inactive): it starts "
+            "vLLM at the next boot, not now."
+        )
+    return f"Its systemd unit is {unit}, and yet nothing serves."
 
 
 def _engine_runs(machine: Machine, engine: EngineSight, now_s: float) -> Judgement:

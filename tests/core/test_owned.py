@@ -119,7 +119,7 @@ async def test_the_first_failure_ends_what_was_done_beside_it() -> None:
     with pytest.raises(NotFoundError):
         await together(slow(), fails())
     assert ended.is_set()
-    assert await together(asyncio.sleep(0, "a"), asyncio.sleep(0, 2)) == ["a", 2]
+    assert [*await together(asyncio.sleep(0, "a"), asyncio.sleep(0, 2))] == ["a", 2]
 
 
 async def test_what_fails_or_hangs_at_the_end_keeps_nothing_else_open(

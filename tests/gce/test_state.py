@@ -154,7 +154,8 @@ def test_a_machine_nobody_works_on_says_that_it_is_paid_for_and_how_to_go_on(
     [
         ("", "stopped", "the machine has restarted, and no vLLM runs"),
         ("failed", "stopped", "the machine has restarted, and no vLLM runs"),
-        ("inactive", "starting", "its systemd unit starts vLLM"),
+        ("queued", "starting", "its systemd unit starts vLLM"),
+        ("inactive", "stopped", "the machine has restarted, and no vLLM runs"),
         ("activating", "starting", "its systemd unit starts vLLM"),
     ],
 )

@@ -115,6 +115,26 @@ async def test_with_the_unit_it_comes_back_by_itself(grounds: Grounds) -> None:
         await asyncio.sleep(0.3)
 
 
+async def test_a_unit_that_was_stopped_by_hand_is_told_from_one_whose_start_is_still_to_come(
+    grounds: Grounds,
+) -> None:
+    from backends.clouds.hosts import preparing
+
+    machine = grounds.ready()
+    host = grounds.inside()
+    settings = SETTINGS | {"unit": True, "steps": ["unit"]}
+    assert (await preparing.prepare(host, settings, lambda _: None, every_s=0.1)).ok
+    await serving.start(host, replace(LAUNCH, settings=SETTINGS | {"unit": True}))
+    with machine.change() as state:
+        state["speed"] = 5.0  # so that there is a time between the boot and the unit's start
+    machine.reboot()
+    coming = await serving.status(host)
+    assert (coming.facts["reason"], coming.facts["unit"]) == ("machine_restarted", "queued")
+    await host.run(["sudo", "systemctl", "stop", "vllm-devops-serve"], timeout_s=20)
+    stopped = await serving.status(host)
+    assert (stopped.state, stopped.facts["unit"]) == ("stopped", "inactive")
+
+
 async def test_a_clamp_that_an_upgrade_took_away_is_put_back(grounds: Grounds) -> None:
     machine = grounds.ready()
     host = grounds.inside()

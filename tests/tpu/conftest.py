@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -28,8 +27,6 @@ def tpu_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 @pytest.fixture
 def cloud(tpu_cloud: Cloud) -> Iterator[Cloud]:
     """A new project in that cloud."""
-    # What zones said in the last test is of another project.
-    shutil.rmtree(tpu_cloud.state_dir / "rehearsal" / "zones", ignore_errors=True)
     with as_good_as_new(tpu_cloud) as fresh:
         yield fresh
     # A worker that outlives its test would start the cloud again after its end.

@@ -250,10 +250,17 @@ def status() -> Json:
 
 
 def _unit_state() -> str:
-    """What systemd says of the unit that serves after a boot; empty where there is none."""
-    if run(["systemctl", "is-enabled", Unit.unit]).out.strip() != "enabled":
+    """What systemd says of the unit that serves after a boot; empty where there is none.
+
+    A unit that has its start before it is `inactive`, as is one that somebody stopped. The former
+    has a job: boot queues the starts of all enabled units before anybody can log in.
+    """
+    asked = ["systemctl", "show", Unit.unit, "--property=UnitFileState,ActiveState,Job"]
+    shown = dict(line.split("=", 1) for line in run(asked).out.splitlines() if "=" in line)
+    if shown.get("UnitFileState") != "enabled":
         return ""
-    return run(["systemctl", "is-active", Unit.unit]).out.strip()
+    state = shown.get("ActiveState", "")
+    return "queued" if state == "inactive" and shown.get("Job", "0") not in {"", "0"} else state
 
 
 def running_pid() -> int | None:

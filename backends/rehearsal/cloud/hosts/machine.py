@@ -150,6 +150,7 @@ class Machine:
             state["engines"] = {}
             for unit in state.get("units", {}).values():
                 unit.pop("pid", None)
+                unit.pop("stopped", None)
             state["kernel_log"] = [
                 f"[    0.000000] Linux version {state['kernel']} (rehearsal machine)"
             ]
@@ -179,7 +180,7 @@ class Machine:
         if state.get("boot_id") != boot or state.get("status") != "running":
             return
         for name, unit in state.get("units", {}).items():
-            if unit.get("enabled"):
+            if unit.get("enabled") and not unit.get("stopped"):
                 from backends.rehearsal.cloud.hosts.programs import start_unit
 
                 start_unit(self, name)

@@ -389,7 +389,7 @@ def swapoff(machine: Machine, argv: list[str]) -> int:
 
 
 def systemctl(machine: Machine, argv: list[str]) -> int:
-    """daemon-reload, enable, disable, start, stop, is-active, is-enabled, reboot."""
+    """daemon-reload, enable, disable, start, stop, show, is-active, is-enabled, reboot."""
     words = [word for word in argv if not word.startswith("-")]
     verb, names = (words[0] if words else ""), [word.removesuffix(".service") for word in words[1:]]
     if verb == "reboot":
@@ -413,13 +413,15 @@ def systemctl(machine: Machine, argv: list[str]) -> int:
         if verb == "stop" or (verb == "disable" and "--now" in argv):
             _stop_unit(machine, name)
         if verb == "is-active":
-            began = bool(unit.get("pid"))
-            alive = began and Path(f"/proc/{unit['pid']}").exists()
-            once = began and "Type=oneshot" in _unit_file(machine, name).read_text("utf-8")
-            # A oneshot unit is active once it has ended (RemainAfterExit), not while it runs.
-            active = once != alive
-            _out("active" if active else "activating" if alive else "inactive")
-            code = 0 if active else 3
+            active = _active_state(machine, name, unit)
+            _out(active)
+            code = 0 if active == "active" else 3
+        if verb == "show":
+            enabled, active = bool(unit.get("enabled")), _active_state(machine, name, unit)
+            # The start of an enabled unit is queued at boot; who stops it takes that away.
+            waits = enabled and active == "inactive" and not unit.get("stopped")
+            _out(f"UnitFileState={'enabled' if enabled else 'disabled'}\nActiveState={active}")
+            _out("Job=142" if waits else "")
         if verb == "is-enabled":
             _out("enabled" if unit.get("enabled") else "disabled")
             code = 0 if unit.get("enabled") else 1
@@ -446,11 +448,23 @@ def start_unit(machine: Machine, name: str) -> None:
     with (machine.folder / f"unit-{name}.log").open("ab") as log:
         pid = machine.spawn(["bash", "-c", f"exec {command}"], env=env, output=log)
     with machine.change() as state:
-        state["units"].setdefault(name, {})["pid"] = pid
+        state["units"].setdefault(name, {}).update(pid=pid, stopped=False)
+
+
+def _active_state(machine: Machine, name: str, unit: Json) -> str:
+    if not unit.get("pid"):
+        return "inactive"
+    alive = Path(f"/proc/{unit['pid']}").exists()
+    once = "Type=oneshot" in _unit_file(machine, name).read_text("utf-8")
+    # A oneshot unit is active once it has ended (RemainAfterExit), not while it runs.
+    return "active" if once != alive else "activating" if alive else "inactive"
 
 
 def _stop_unit(machine: Machine, name: str) -> None:
-    pid = int(machine.read()["units"].get(name, {}).get("pid", 0))
+    with machine.change() as state:
+        unit = state["units"].setdefault(name, {})
+        pid = int(unit.pop("pid", 0))
+        unit["stopped"] = True
     if pid:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGTERM)
