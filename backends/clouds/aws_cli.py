@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import re
 import time
@@ -11,16 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from backends.clouds.aws_errors import LOGIN, judge
-from backends.clouds.process import Argument, Finished, Secret, run
-from backends.clouds.rules import command_of
-from backends.core.deadline import part_s
-from backends.core.errors import (
-    CliMissingError,
-    CloudError,
-    DevopsError,
-    InvalidInputError,
-    RateLimitedError,
-)
+from backends.clouds.process import Argument, Cli, Finished, Secret, printed_json
+from backends.core.errors import DevopsError, InvalidInputError, RateLimitedError
 
 QUIET: Mapping[str, str] = {
     # Version 2 sends its output through a pager otherwise, and waits for it.
@@ -37,8 +28,15 @@ QUIET: Mapping[str, str] = {
 READ_TIMEOUT_S = 25.0
 WRITE_TIMEOUT_S = 35.0
 
-# Begun with less, it could only be cut off, and nobody would know what it did.
-_LEAST_S = 1.0
+_CLI = Cli(
+    quiet=QUIET,
+    # Begun with less, it could only be cut off, and nobody would know what it did.
+    least_s=1.0,
+    missing="aws is not installed; SageMaker targets change things through it.",
+    install="install the AWS CLI "
+    "(https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html) and to run: "
+    "aws login",
+)
 _THROTTLED_FIRST_S = 0.5
 _THROTTLED_MOST_S = 6.0
 _VERSION = re.compile(r"aws-cli/(\d+)\.(\d+)(?:\.(\d+))?")
@@ -97,7 +95,7 @@ class AwsCli:
             UnavailableError: The call has no time left for it; it was not started.
         """
         _refuse_login(argv)
-        return await self._started(argv, await self._env(), timeout_s, stdin)
+        return await _CLI.run(argv, await self._env(), timeout_s=timeout_s, stdin=stdin)
 
     async def bare(
         self, argv: Sequence[Argument], *, timeout_s: float, env: Mapping[str, str] | None = None
@@ -113,26 +111,7 @@ class AwsCli:
             CliMissingError: aws is not installed.
             OutcomeUnknownError: It did not end in time.
         """
-        return await self._started(argv, {**await self._bare_env(), **(env or {})}, timeout_s, None)
-
-    @staticmethod
-    async def _started(
-        argv: Sequence[Argument],
-        env: Mapping[str, str],
-        timeout_s: float,
-        stdin: bytes | Secret | None,
-    ) -> Finished:
-        bound_s = part_s(command_of(tuple(map(str, argv))), timeout_s, least_s=_LEAST_S)
-        try:
-            return await run(argv, timeout_s=bound_s, stdin=stdin, env={**QUIET, **env})
-        except CliMissingError as error:
-            raise CliMissingError(
-                "aws is not installed; SageMaker targets change things through it.",
-                words=error.words,
-                next_action="Ask the person to install the AWS CLI "
-                "(https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html) "
-                "and to run: aws login. Everything on target local works without it.",
-            ) from None
+        return await _CLI.run(argv, {**await self._bare_env(), **(env or {})}, timeout_s=timeout_s)
 
     async def run(
         self,
@@ -186,12 +165,7 @@ class AwsCli:
             DevopsError: It was refused, failed, or printed something else.
         """
         out = await self.run(argv, timeout_s=timeout_s, stdin=stdin)
-        try:
-            return json.loads(out) if out.strip() else {}
-        except ValueError:
-            raise CloudError(
-                f"{command_of(tuple(map(str, argv)))} did not print JSON.", words=out[:500]
-            ) from None
+        return printed_json(argv, out, nothing={})
 
     async def version(self) -> tuple[int, ...]:
         """The CLI's version, e.g. `(2, 38, 5)`; `(0,)` where it does not say it as expected.

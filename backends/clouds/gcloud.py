@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from backends.clouds.google_errors import judge
-from backends.clouds.process import Argument, Finished, Secret, run
-from backends.clouds.rules import command_of
-from backends.core.deadline import part_s
-from backends.core.errors import CliMissingError, CloudError, ConflictError
+from backends.clouds.process import Argument, Cli, Finished, Secret, printed_json
+from backends.core.errors import ConflictError
 
 QUIET: Mapping[str, str] = {
     "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
@@ -27,8 +24,14 @@ QUIET: Mapping[str, str] = {
 READ_TIMEOUT_S = 25.0
 WRITE_TIMEOUT_S = 35.0
 
-# gcloud itself takes about a second to begin: with less than this it would only be cut off.
-_LEAST_S = 2.0
+_CLI = Cli(
+    quiet=QUIET,
+    # It takes about a second to begin: with less than this it would only be cut off.
+    least_s=2.0,
+    missing="gcloud is not installed; Google Cloud targets change things through it.",
+    install="install the Google Cloud CLI (https://cloud.google.com/sdk/docs/install) and to run: "
+    "gcloud auth login --update-adc",
+)
 
 # Two who change a policy at once: Google asks the later one to read it again.
 _POLICY_S = 15.0
@@ -66,18 +69,7 @@ class Gcloud:
             OutcomeUnknownError: It did not end in time.
             UnavailableError: The call has no time left for it; it was not started.
         """
-        env = {**QUIET, **await self._env()}
-        bound_s = part_s(command_of(tuple(map(str, argv))), timeout_s, least_s=_LEAST_S)
-        try:
-            return await run(argv, timeout_s=bound_s, stdin=stdin, env=env)
-        except CliMissingError as error:
-            raise CliMissingError(
-                "gcloud is not installed; Google Cloud targets change things through it.",
-                words=error.words,
-                next_action="Ask the person to install the Google Cloud CLI "
-                "(https://cloud.google.com/sdk/docs/install) and to run: gcloud auth login "
-                "--update-adc. Everything on target local works without it.",
-            ) from None
+        return await _CLI.run(argv, await self._env(), timeout_s=timeout_s, stdin=stdin)
 
     async def run(
         self,
@@ -122,12 +114,7 @@ class Gcloud:
             DevopsError: It was refused, failed, or printed something else.
         """
         out = await self.run([*argv, "--format=json"], timeout_s=timeout_s, stdin=stdin)
-        try:
-            return json.loads(out or "null")
-        except ValueError:
-            raise CloudError(
-                f"{command_of(tuple(map(str, argv)))} did not print JSON.", words=out[:500]
-            ) from None
+        return printed_json(argv, out, nothing=None)
 
 
 def joined(items: Sequence[str]) -> str:

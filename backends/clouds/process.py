@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from backends.core.errors import CliMissingError, OutcomeUnknownError
+from backends.clouds.rules import command_of
+from backends.core.deadline import part_s
+from backends.core.errors import CliMissingError, CloudError, OutcomeUnknownError
 
 MASK = "***"
 _MAX_OUTPUT_BYTES = 8 * 1024 * 1024
@@ -68,6 +72,76 @@ class Finished:
     stdout: str
     stderr: str
     cut: bool
+
+
+@dataclass(frozen=True)
+class Cli:
+    """A cloud's command-line program: what all of its commands are run with.
+
+    Attributes:
+        quiet: Variables that keep it from asking, paging and colouring.
+        least_s: Seconds a command needs at least; with less left of a call it is not begun.
+        missing: What to say where it is not installed.
+        install: What the person is then asked to do: "install … and to run: …".
+    """
+
+    quiet: Mapping[str, str]
+    least_s: float
+    missing: str
+    install: str
+
+    async def run(
+        self,
+        argv: Sequence[Argument],
+        env: Mapping[str, str],
+        *,
+        timeout_s: float,
+        stdin: bytes | Secret | None = None,
+    ) -> Finished:
+        """Run a whole command once and return it, not yet judged.
+
+        Args:
+            argv: The command.
+            env: Variables added to `quiet` and to this process's own.
+            timeout_s: Bound of this command; less where the call it belongs to has less left.
+            stdin: What it is given on standard input.
+
+        Raises:
+            CliMissingError: The program is not installed.
+            OutcomeUnknownError: It did not end in time.
+            UnavailableError: The call has no time left for it; it was not started.
+        """
+        bound_s = part_s(_command(argv), timeout_s, least_s=self.least_s)
+        try:
+            return await run(argv, timeout_s=bound_s, stdin=stdin, env={**self.quiet, **env})
+        except CliMissingError as error:
+            raise CliMissingError(
+                self.missing,
+                words=error.words,
+                next_action=f"Ask the person to {self.install}. Everything on target local works "
+                "without it.",
+            ) from None
+
+
+def printed_json(argv: Sequence[Argument], text: str, *, nothing: object) -> Any:  # noqa: ANN401
+    """What a command printed, as JSON.
+
+    Args:
+        argv: The command.
+        text: Its output.
+        nothing: What it means when it printed nothing.
+
+    Raises:
+        CloudError: It printed something else.
+    """
+    try:
+        return json.loads(text) if text.strip() else nothing
+    except ValueError:
+        raise CloudError(f"{_command(argv)} did not print JSON.", words=text[:500]) from None
+
+
+def _command(argv: Sequence[Argument]) -> str:
+    return command_of(tuple(map(str, argv)))
 
 
 async def run(
