@@ -8,7 +8,7 @@ from contextvars import copy_context
 
 import pytest
 
-from backends.clouds import gcloud as gcloud_module
+from backends.clouds import process
 from backends.clouds.gcloud import Gcloud
 from backends.core.deadline import begin_call, left_s
 from backends.core.errors import UnavailableError
@@ -38,7 +38,7 @@ async def test_gcloud_is_not_started_where_no_time_is_left_for_it(
         bounds.append(timeout_s)
         raise UnavailableError("seen")
 
-    monkeypatch.setattr(gcloud_module, "run", run)
+    monkeypatch.setattr(process, "run", run)
     begin_call(12.0)
     with pytest.raises(UnavailableError, match="seen"):
         await Gcloud(env).run(["gcloud", "info"], timeout_s=20.0)
