@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -56,6 +57,7 @@ class Gcloud:
         *,
         timeout_s: float = WRITE_TIMEOUT_S,
         stdin: bytes | Secret | None = None,
+        ends_at: re.Pattern[bytes] | None = None,
     ) -> Finished:
         """Run a whole command (`argv[0]` is `gcloud`) and return it, not yet judged.
 
@@ -63,13 +65,16 @@ class Gcloud:
             argv: The command.
             timeout_s: Bound of this command; less where the call it belongs to has less left.
             stdin: What it is given on standard input.
+            ends_at: See `process.run`.
 
         Raises:
             CliMissingError: gcloud is not installed.
             OutcomeUnknownError: It did not end in time.
             UnavailableError: The call has no time left for it; it was not started.
         """
-        return await _CLI.run(argv, await self._env(), timeout_s=timeout_s, stdin=stdin)
+        return await _CLI.run(
+            argv, await self._env(), timeout_s=timeout_s, stdin=stdin, ends_at=ends_at
+        )
 
     async def run(
         self,

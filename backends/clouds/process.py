@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +98,7 @@ class Cli:
         *,
         timeout_s: float,
         stdin: bytes | Secret | None = None,
+        ends_at: re.Pattern[bytes] | None = None,
     ) -> Finished:
         """Run a whole command once and return it, not yet judged.
 
@@ -105,6 +107,7 @@ class Cli:
             env: Variables added to `quiet` and to this process's own.
             timeout_s: Bound of this command; less where the call it belongs to has less left.
             stdin: What it is given on standard input.
+            ends_at: See `run`.
 
         Raises:
             CliMissingError: The program is not installed.
@@ -113,7 +116,9 @@ class Cli:
         """
         bound_s = part_s(_command(argv), timeout_s, least_s=self.least_s)
         try:
-            return await run(argv, timeout_s=bound_s, stdin=stdin, env={**self.quiet, **env})
+            return await run(
+                argv, timeout_s=bound_s, stdin=stdin, env={**self.quiet, **env}, ends_at=ends_at
+            )
         except CliMissingError as error:
             raise CliMissingError(
                 self.missing,
@@ -151,6 +156,7 @@ async def run(
     stdin: bytes | Secret | None = None,
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
+    ends_at: re.Pattern[bytes] | None = None,
 ) -> Finished:
     """Run a command and wait for it.
 
@@ -161,6 +167,8 @@ async def run(
         stdin: What it is given on standard input (the way for secrets).
         env: Variables added to this process's own.
         cwd: The folder it runs in; this process's own unless given.
+        ends_at: What it says on standard error when all it does from there on is in vain: it is
+            ended then, and returned as it is.
 
     Raises:
         CliMissingError: The program is not installed.
@@ -191,7 +199,9 @@ async def run(
     try:
         async with asyncio.timeout(timeout_s):
             cut = await asyncio.gather(
-                _drain(process.stdout, out), _drain(process.stderr, err), _feed(process, given)
+                _drain(process.stdout, out),
+                _drain(process.stderr, err, lambda: _ends(process, err, ends_at)),
+                _feed(process, given),
             )
             code = await process.wait()
     except TimeoutError:
@@ -269,7 +279,18 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     await asyncio.sleep(0)
 
 
-async def _drain(stream: asyncio.StreamReader | None, into: list[bytes]) -> bool:
+def _ends(
+    process: asyncio.subprocess.Process, said: Sequence[bytes], at: re.Pattern[bytes] | None
+) -> None:
+    if at is not None and at.search(b"".join(said)):
+        _kill_group(process.pid, signal.SIGTERM)
+
+
+async def _drain(
+    stream: asyncio.StreamReader | None,
+    into: list[bytes],
+    heard: Callable[[], None] | None = None,
+) -> bool:
     if stream is None:
         return False
     size = 0
@@ -277,6 +298,8 @@ async def _drain(stream: asyncio.StreamReader | None, into: list[bytes]) -> bool
     while chunk := await stream.read(65536):
         if size < _MAX_OUTPUT_BYTES:
             into.append(chunk[: _MAX_OUTPUT_BYTES - size])
+            if heard is not None:
+                heard()
         cut = cut or size + len(chunk) > _MAX_OUTPUT_BYTES
         size += len(chunk)
     return cut

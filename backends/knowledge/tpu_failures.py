@@ -114,10 +114,27 @@ SIGNATURES: tuple[Signature, ...] = (
         "source='serial') for why it could not, then start_serving(restart=true).",
     ),
     signature(
+        "docker_down",
+        r"Cannot connect to the Docker daemon",
+        "The Docker daemon has ended, or was stopped.",
+        "start_serving(target='{target}', name='{name}', restart=true) starts it with the "
+        "container; get_logs(target='{target}', name='{name}', source='systemd') says why it "
+        "ended.",
+    ),
+    signature(
+        "host_memory",
+        r"Out of memory: Killed process",
+        "The kernel killed the engine: the machine's main memory ran out.",
+        "start_serving(target='{target}', name='{name}', restart=true) tries again; if it comes "
+        "back, plan with a smaller checkpoint, or a larger slice, whose machine has more memory.",
+    ),
+    signature(
         "disk_full",
         r"no space left on device",
-        "The boot disk is too small for image and weights (Compute Engine's own is 10 GB).",
-        "Plan again with options.disk_gb=200; gcloud's warning about the image's size is harmless.",
+        "The boot disk is full, or too small for image and weights (Compute Engine's: 10 GB).",
+        "On Compute Engine plan again with options.disk_gb=200 (gcloud's warning about the image's "
+        "size is harmless). A node of the TPU API comes with a disk of one size: ask the person to "
+        "remove what fills it, then start_serving(target='{target}', name='{name}', restart=true).",
     ),
     signature(
         "no_scope",

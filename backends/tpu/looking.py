@@ -14,7 +14,7 @@ from backends.core.errors import (
     ConflictError,
     DevopsError,
     EndpointError,
-    HostUnreachableError,
+    HostError,
     InvalidInputError,
     NotFoundError,
     NotManagedError,
@@ -234,8 +234,12 @@ class TpuLooking(Backend):
         machine = await self.sight(request, detail=detail)
         judged = self._judged(request, machine)
         answer = self._status(request, judged, machine)
-        if judged.state == "ready":
-            await self._ask_engine(request, answer)
+        if judged.state == "ready" and not await self._ask_engine(request, answer):
+            # What was seen of the machine a moment ago may be no longer so: it has restarted.
+            machine = await self.sight(request, detail=detail, fresh=True)
+            judged = self._judged(request, machine)
+            if judged.state != "ready":
+                answer = self._status(request, judged, machine)
         if detail:
             await self._detail(request, machine, answer)
         operation = (await asyncio.to_thread(self.searches)).get(request.name)
@@ -386,14 +390,14 @@ class TpuLooking(Backend):
             ):
                 return None
         except DevopsError as error:
-            return Machine(problem=f"{error.code}: {error.message}", seen_at=time.time())
+            return Machine.unseen(error)
         host = await self.host(request)
-        opened = await self._opened(request.key, host)
+        opened = await self._opened(request.key, host, sure=fresh)
         machine = opened or await look(host, detail=detail)
         self._sights[request.key] = machine
         return machine
 
-    async def _opened(self, key: str, host: SshHost) -> Machine | None:
+    async def _opened(self, key: str, host: SshHost, *, sure: bool) -> Machine | None:
         """Open the connection; what to say instead of a look while that takes long.
 
         gcloud takes seconds, and tries for half a minute while a machine is starting. It goes on
@@ -403,22 +407,15 @@ class TpuLooking(Backend):
 
         opening = self._opening.get(key)
         if opening is None:
-            opening = self._opening[key] = self.services.owned.task(host.connect())
+            opening = self._opening[key] = self.services.owned.task(host.connect(sure=sure))
         done, _ = await asyncio.wait({opening}, timeout=_CONNECT_S)
         if not done:
             return Machine(problem="gcloud is connecting", unreachable=True, seen_at=time.time())
         self._opening.pop(key, None)
         try:
             opening.result()
-        except HostUnreachableError as error:
-            words = error.words.strip().splitlines()
-            return Machine(
-                problem=words[-1] if words else error.message,
-                unreachable=True,
-                seen_at=time.time(),
-            )
         except DevopsError as error:
-            return Machine(problem=f"{error.code}: {error.message}", seen_at=time.time())
+            return Machine.unseen(error)
         return None
 
     async def let_go(self, key: str) -> None:
@@ -520,8 +517,12 @@ class TpuLooking(Backend):
             return self.next_while_ending(name)
         return list(dict.fromkeys([*fix, self.call("get_logs", name), self.call("destroy", name)]))
 
-    async def _ask_engine(self, request: TpuRequest, answer: Status) -> None:
-        """Ask the engine itself; the log says that it was ready once, not that it answers."""
+    async def _ask_engine(self, request: TpuRequest, answer: Status) -> bool:
+        """Ask the engine itself; the log says that it was ready once, not that it answers.
+
+        Returns:
+            Whether it answers.
+        """
         from backends.serving.endpoint import EndpointClient
         from backends.tpu.endpoints import endpoint_of
 
@@ -531,14 +532,15 @@ class TpuLooking(Backend):
             ) as client:
                 models = await client.models()
                 answer.version = await client.version()
-        except (EndpointError, HostUnreachableError) as error:
+        except (EndpointError, HostError) as error:
             answer.state, answer.ready = "degraded", False
             answer.summary = f"{self.at(request.name)} is up, but: {error.message}"
             answer.error, answer.error_cause = error.words or error.message, error.cause
             answer.next_steps = [error.next_action, self.call("get_logs", request.name)]
-            return
+            return False
         answer.models = [model.id for model in models]
         answer.max_model_len = models[0].max_model_len if models else None
+        return True
 
 
 def _when(seconds: float) -> str | None:

@@ -30,8 +30,8 @@ _STOP_PATIENCE_S = 10
 _FOLDER = f'd="${{VLLM_DEVOPS_HOST_ROOT:-}}{STATE_FOLDER}"'
 # `$1` is the container, `$2` the seconds it gets, `$3` the step that is noted down.
 _STOP = (
-    f'{_FOLDER}; sudo docker stop --time "$2" "$1" > /dev/null; c=$?; '
-    'printf \'%s %s\\n\' "$(date +%s)" "$3" | sudo tee -a "$d/phases" > /dev/null; exit $c'
+    f'{_FOLDER}; sudo docker stop --time "$2" "$1" > /dev/null || exit; '
+    'printf \'%s %s\\n\' "$(date +%s)" "$3" | sudo tee -a "$d/phases" > /dev/null'
 )
 # As Google's own runner of startup scripts does at boot.
 _START = (

@@ -19,22 +19,37 @@ if TYPE_CHECKING:
 STATE_FOLDER = "/var/lib/vllm-devops"
 
 # Steps of the start script before it makes the container.
-BEFORE_CONTAINER = frozenset({"booting", "installing docker", "pulling", "waiting"})
+BEFORE_CONTAINER = frozenset(
+    {"booting", "installing docker", "starting docker", "pulling", "waiting"}
+)
 
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+# Below this a disk is as good as full: an image's layer, a checkpoint's part is larger.
+_FULL_KIB = 200 * 1024
+_NO_DAEMON = "Cannot connect to the Docker daemon"
 _MARK = "@@vllm-devops@@"
 # The start of a log and its end: between them a busy server writes what nobody reads here.
 _LOG_HEAD_BYTES = 400_000
 _LOG_TAIL_LINES = 60
 _TIMEOUT_S = 20.0
+_WORDS = 3
+# Exit code of what SIGKILL ended; a child of the container's may be what the kernel chose.
+_KILLED = 137
+_STATUSES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
 
 # Parts are told apart by a line of their own; `$1` is the container, `$2` whether detail is wanted.
 _LOOK = f"""
 c=$1; d="${{VLLM_DEVOPS_HOST_ROOT:-}}{STATE_FOLDER}"
 part() {{ printf '\\n{_MARK} %s\\n' "$1"; }}
+part boot; cat "${{VLLM_DEVOPS_HOST_ROOT:-}}{_BOOT_ID}" "$d/boot" 2> /dev/null
 part phases; cat "$d/phases" 2> /dev/null
 part container
-f='{{{{.State.Status}}}} {{{{.State.ExitCode}}}} {{{{.State.StartedAt}}}}'
-sudo docker inspect --format "$f" "$c" 2> /dev/null
+f='{{{{.State.Status}}}} {{{{.State.ExitCode}}}} {{{{.State.OOMKilled}}}}'
+s=$(sudo docker inspect --format "$f" "$c" 2>&1); printf '%s\n' "$s"
+case "$s" in
+  exited*|dead*) part kernel; sudo dmesg | grep -F 'Out of memory: Killed' | tail -n 1;;
+esac
+[ -s "$d/startup.log" ] || {{ part free; df -kP "$d"; }}
 part log
 if [ -s "$d/startup.log" ]; then head -c {_LOG_HEAD_BYTES} "$d/startup.log"; printf '\\n'
 else sudo docker logs "$c" 2>&1 | head -c {_LOG_HEAD_BYTES}; fi
@@ -59,8 +74,13 @@ class Machine:
         log: The text it says it in.
         tail: The newest lines of the log.
         host: CPU, memory and disks, for people; only with detail.
+        oom: The kernel's own line, where it killed a process for want of main memory.
+        no_daemon: What docker says where its daemon does not run.
+        free_kib: Space on the disk, while it starts; None: not looked at.
         problem: Why there was no look; empty if there was one.
         unreachable: Whether that was for want of a connection.
+        cause: Of a problem, where it is known.
+        fix: Of a problem, where there is one.
         seen_at: Unix seconds.
     """
 
@@ -71,14 +91,38 @@ class Machine:
     log: str = ""
     tail: str = ""
     host: dict[str, str | int | float | bool] = field(default_factory=dict)
+    oom: str = ""
+    no_daemon: str = ""
+    free_kib: int | None = None
     problem: str = ""
     unreachable: bool = False
+    cause: str = ""
+    fix: str = ""
     seen_at: float = 0.0
 
     @property
     def phase(self) -> str:
         """The start script's step it is at; empty before the first."""
         return self.phases[-1][1] if self.phases else ""
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether nothing more can be kept there."""
+        return self.free_kib is not None and self.free_kib < _FULL_KIB
+
+    @classmethod
+    def unseen(cls, error: DevopsError) -> Machine:
+        """A machine that could not be looked at, with what the error says of it."""
+        words = error.words.strip().splitlines()
+        if isinstance(error, HostUnreachableError):
+            problem = words[-1] if words else error.message
+            return cls(problem=problem, unreachable=True, seen_at=time.time())
+        return cls(
+            problem="\n".join([f"{error.code}: {error.message}", *words[:_WORDS]]),
+            cause=error.cause,
+            fix=error.next_action,
+            seen_at=time.time(),
+        )
 
 
 async def look(host: Host, *, detail: bool = False) -> Machine:
@@ -95,13 +139,8 @@ async def look(host: Host, *, detail: bool = False) -> Machine:
             check=False,
             repeatable=True,
         )
-    except HostUnreachableError as error:
-        words = error.words.strip().splitlines()
-        return Machine(
-            problem=words[-1] if words else error.message, unreachable=True, seen_at=time.time()
-        )
     except DevopsError as error:
-        return Machine(problem=f"{error.code}: {error.message}", seen_at=time.time())
+        return Machine.unseen(error)
     return read_look(result.stdout)
 
 
@@ -111,6 +150,10 @@ def read_look(text: str) -> Machine:
     for block in text.split(f"\n{_MARK} ")[1:]:
         name, _, body = block.partition("\n")
         parts[name.strip()] = body
+    now, *noted = parts.get("boot", "").split()[:2] or [""]
+    if noted and noted[0] != now:
+        # The start script has not run since the machine restarted: all this is of another boot.
+        parts |= {"phases": "", "log": "", "tail": "", "container": ""}
     phases = _phases(parts.get("phases", ""))
     if phases and phases[-1][1].partition(":")[0] in BEFORE_CONTAINER:
         # What is there of a container and its log is of the boot before.
@@ -118,8 +161,10 @@ def read_look(text: str) -> Machine:
     log = StartupLog()
     log.feed(parts.get("log", ""))
     log.feed("\n")
-    words = parts.get("container", "").split()
-    status = words[0] if words else ""
+    said = parts.get("container", "").strip()
+    no_daemon = said if _NO_DAEMON in said else ""
+    words = said.split()
+    status = words[0] if words and words[0] in _STATUSES else ""
     code = int(words[1]) if len(words) > 1 and words[1].lstrip("-").isdigit() else None
     if status in {"exited", "dead"}:
         log.process_ended(code)
@@ -131,8 +176,17 @@ def read_look(text: str) -> Machine:
         log=parts.get("log", ""),
         tail=parts.get("tail", "").strip("\n"),
         host=_host_facts(parts) if "memory" in parts else {},
+        oom=parts.get("kernel", "").strip() if "true" in words[2:3] or code == _KILLED else "",
+        no_daemon=no_daemon,
+        free_kib=_free_kib(parts.get("free", "")),
         seen_at=time.time(),
     )
+
+
+def _free_kib(text: str) -> int | None:
+    """The available space that `df -kP` tells of one path."""
+    words = text.strip().splitlines()[-1].split() if text.strip() else []
+    return int(words[3]) if len(words) > 3 and words[3].isdigit() else None
 
 
 def _phases(text: str) -> tuple[tuple[float, str], ...]:

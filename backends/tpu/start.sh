@@ -67,9 +67,15 @@ set_from_secret() { # VARIABLE NAME
 
 : > "$STATE/phases"
 rm -f "$STATE/startup.log"
+# Of which boot all this is: whoever looks before this script has run again must not believe it.
+cp "${VLLM_DEVOPS_HOST_ROOT:-}/proc/sys/kernel/random/boot_id" "$STATE/boot"
 phase booting
 again 30 "$PAUSE" meta hostname > /dev/null || fail 'no answer from the metadata server'
 
+if ! docker version > /dev/null 2>&1 && docker --version > /dev/null 2>&1; then
+  phase 'starting docker'
+  again 3 2 systemctl start docker && again 5 2 docker version > /dev/null 2>&1
+fi
 if ! docker version > /dev/null 2>&1; then
   phase 'installing docker'
   again 5 "$PAUSE" apt-get -qq update && again 5 "$PAUSE" apt-get -qq install -y docker.io ||

@@ -31,6 +31,9 @@ _LOADING = {
     Phase.DOWNLOADING,
     Phase.LOADING_WEIGHTS,
 }
+_TAIL_CHARS = 1000
+# What the start script does before it has docker.
+_WITHOUT_DOCKER = frozenset({"", "booting", "installing docker", "starting docker"})
 # The step that stop_serving notes down.
 STOPPED = "stopped"
 # Of a run that Google ends by itself, so much is left when it is warned about.
@@ -166,7 +169,13 @@ def _machine(request: TpuRequest, machine: Machine | None, now_s: float) -> Judg
         return _waiting(request, BOOTING, "is booting", now_s)
     if machine.problem:
         return _unseen(request, machine, now_s)
+    return _seen(request, machine, now_s)
+
+
+def _seen(request: TpuRequest, machine: Machine, now_s: float) -> Judgement:
     progress = machine.progress
+    if machine.no_daemon and machine.phase not in _WITHOUT_DOCKER:
+        return _no_daemon(request, machine)
     if machine.phase.startswith("failed"):
         return _script_failed(request, machine)
     stopped = machine.phase == STOPPED or progress.phase is Phase.STOPPED
@@ -181,17 +190,34 @@ def _machine(request: TpuRequest, machine: Machine | None, now_s: float) -> Judg
     return _starting(request, machine, now_s)
 
 
+def _no_daemon(request: TpuRequest, machine: Machine) -> Judgement:
+    found = signature_of(machine.no_daemon)
+    cause, fix = found.explained(TARGET, request.name) if found else (None, None)
+    return Judgement(
+        "degraded",
+        "runs, but docker does not run on it, so whether it serves is not known; the machine goes "
+        "on billing",
+        error=machine.no_daemon,
+        cause=cause,
+        fix=fix,
+    )
+
+
 def _engine_failed(
     request: TpuRequest, machine: Machine, failure: StartupFailure, now_s: float
 ) -> Judgement:
-    words = "\n".join(failure.lines)
+    served = machine.phase == "ready"
+    # The log of a start says nothing of an end that came later.
+    last = machine.tail[-_TAIL_CHARS:] if served else ""
+    words = "\n".join(filter(None, (machine.oom, *([last] if last else failure.lines))))
     found = signature_of(words)
     cause, fix = (
         found.explained(TARGET, request.name) if found else (failure.cause, failure.next_action)
     )
     return Judgement(
         "failed",
-        f"failed while starting: {failure.kind.value}; the machine goes on billing",
+        f"{'has died' if served else 'failed while starting'}: {failure.kind.value}; the machine "
+        "goes on billing",
         phase="failed",
         phases=_phases(_spans(machine, now_s), None),
         error=words,
@@ -205,7 +231,11 @@ def _unseen(request: TpuRequest, machine: Machine, now_s: float) -> Judgement:
     born = request.node.created_at if request.node else request.created_at
     age = now_s - born
     found = signature_of(machine.problem)
-    cause, fix = found.explained(TARGET, request.name) if found else (None, None)
+    cause, fix = (
+        found.explained(TARGET, request.name)
+        if found
+        else (machine.cause or None, machine.fix or None)
+    )
     if machine.unreachable and age < 4 * _EXPECTED_S[BOOTING] + _EXPECTED_S[PROVISIONING_PHASE]:
         return Judgement(
             "starting",
@@ -263,7 +293,8 @@ def _starting(request: TpuRequest, machine: Machine, now_s: float) -> Judgement:
     time_said = f", {span:.0f} s of about {usual:.0f}" if span is not None and usual else ""
     detail = f" ({machine.progress.detail})" if machine.progress.detail else ""
     held_up = machine.phase.partition(": ")[2] if machine.phase.startswith("waiting") else ""
-    warnings = tuple(filter(None, (machine.progress.notice, held_up)))
+    full = "no space left on device, as good as" if machine.disk_full else ""
+    warnings = tuple(filter(None, (machine.progress.notice, held_up, full)))
     what = {COMPILING: "is compiling, the long part of a cold start"}.get(phase, f"is {phase}")
     found = signature_of("\n".join(warnings)) if warnings else None
     return Judgement(
@@ -282,7 +313,7 @@ def _starting(request: TpuRequest, machine: Machine, now_s: float) -> Judgement:
 def phase_of(machine: Machine) -> str:
     """Where a start is: booting, pulling, loading, compiling or ready."""
     step = machine.phase
-    if step in {"", "booting", "installing docker"}:
+    if step in _WITHOUT_DOCKER:
         return BOOTING
     if step == "pulling" or step.startswith("waiting"):
         return PULLING
@@ -296,7 +327,7 @@ def _spans(machine: Machine, now_s: float) -> dict[str, float]:
     """Seconds spent in each phase so far."""
     starts: dict[str, float] = {}
     for moment, step in machine.phases:
-        name = {"installing docker": BOOTING, "starting": LOADING}.get(step, step)
+        name = BOOTING if step in _WITHOUT_DOCKER else LOADING if step == "starting" else step
         if name in _ORDER:
             starts.setdefault(name, moment)
     if LOADING in starts:

@@ -25,6 +25,7 @@ from backends.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from backends.core.owned import Owned
 from tests.cloud.rehearsal import Rehearsal, rehearsal
 
 pytestmark = pytest.mark.anyio
@@ -68,7 +69,7 @@ def made(running: Rehearsal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             **variables,
         }
         services: Any = SimpleNamespace(
-            settings=SimpleNamespace(rehearsal=True), cloud_env=lambda: env
+            settings=SimpleNamespace(rehearsal=True), cloud_env=lambda: env, owned=Owned()
         )
         return Aws(services)
 

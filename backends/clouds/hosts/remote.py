@@ -63,6 +63,8 @@ _NOISE = re.compile(
 _KEY_CHANGED = re.compile(
     r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed", re.IGNORECASE
 )
+# The last that ssh says of it: its banner stands above.
+_KEY_REFUSED = re.compile(rb"Host key verification failed", re.IGNORECASE)
 # What ssh says when it could not connect or lost the connection; anything else is gcloud's.
 _NO_CONNECTION = re.compile(
     r"Connection (?:refused|timed out|reset|closed)|closed by remote host|Broken pipe"
@@ -130,8 +132,9 @@ class SshHost(Host):
             if await self._alive():
                 return
             try:
+                # For a TPU gcloud tries again and again, for half a minute, whatever ssh says.
                 done = await self._cloud.gcloud.execute(
-                    await self.connect_argv(), timeout_s=timeout_s
+                    await self.connect_argv(), timeout_s=timeout_s, ends_at=_KEY_REFUSED
                 )
             except OutcomeUnknownError as error:
                 raise self._unreachable(error.words, begun=False) from None

@@ -41,6 +41,19 @@ def main(machine: Machine, argv: list[str]) -> int:
         "version": _version,
         "info": _version,
     }
+    if machine.fault("docker-down") is not None:
+        # Who ends the daemon ends what it runs.
+        for name, container in machine.read()["containers"].items():
+            _end(machine, name, container)
+        with machine.change() as state:
+            state["docker_down"] = True
+    if verb in {"--version", "-v"}:
+        return _out("Docker version 26.1.4, build 5650f9b")
+    if machine.read().get("docker_down"):
+        return _fail(
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker "
+            "daemon running?"
+        )
     if verb not in known:
         return _fail(f"docker: '{verb}' is not a docker command.")
     return known[verb](machine, rest)
@@ -48,7 +61,7 @@ def main(machine: Machine, argv: list[str]) -> int:
 
 def _pull(machine: Machine, argv: list[str]) -> int:
     image = argv[-1]
-    if machine.fault("pull", image) is not None:
+    if machine.fault("pull", image) is not None or machine.fault("disk-full") is not None:
         return _fail(
             f"Error response from daemon: failed to register layer: write {image}: "
             "no space left on device"

@@ -50,7 +50,11 @@ def main(argv: list[str]) -> int:
     if _numbers(version) < (0, 27) and "gemma-4" in command.model.lower():
         _say(_OLD)
         return 1
-    trouble = _trouble(machine, state, argv, command.model, command.value("--load-format"))
+    trouble = (
+        _tpu_trouble(machine)
+        if state.get("tpu")
+        else _trouble(machine, state, argv, command.model, command.value("--load-format"))
+    )
     if trouble is not None:
         return trouble
     profile = _profile(state)
@@ -82,8 +86,6 @@ def main(argv: list[str]) -> int:
 def _trouble(
     machine: Machine, state: Json, argv: list[str], model: str, load_format: str
 ) -> int | None:
-    if state.get("tpu"):
-        return None
     if not state.get("driver_loaded"):
         _say(
             "RuntimeError: Failed to infer device type, please set the environment variable "
@@ -99,20 +101,7 @@ def _trouble(
         int(size) for size in state.get("swaps", {}).values()
     )
     if machine.fault("oom") is not None or needed * 0.85 > memory:
-        _say("(EngineCore) INFO 11-30 12:01:30 [gpu_model_runner.py:4601] Starting to load model\n")
-        _say("(EngineCore) INFO 11-30 12:01:31 [cuda.py:401] Loading model from scratch...\n")
-        time.sleep(machine.seconds(20))
-        pid = os.getpid()
-        machine.log_kernel(
-            "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,"
-            f"global_oom,task=VLLM::EngineCor,pid={pid},uid=1000"
-        )
-        machine.log_kernel(
-            f"Out of memory: Killed process {pid} (VLLM::EngineCor) total-vm:38011240kB, "
-            "anon-rss:6939808kB, file-rss:1152kB, shmem-rss:0kB, UID:1000 pgtables:15936kB "
-            "oom_score_adj:0"
-        )
-        os.kill(pid, 9)
+        return _out_of_memory(machine)
     capability = float((state.get("gpu") or {}).get("capability", "9.0"))
     if machine.fault("no-kernel") is not None:
         _say(_NO_KERNEL)
@@ -123,6 +112,29 @@ def _trouble(
         _say(_OUT_OF_SHARED_MEMORY.format(pid=os.getpid()))
         return 1
     return None
+
+
+def _tpu_trouble(machine: Machine) -> int | None:
+    return _out_of_memory(machine) if machine.fault("oom") is not None else None
+
+
+def _out_of_memory(machine: Machine) -> int:
+    """The kernel ends it while weights are read into main memory."""
+    _say("(EngineCore) INFO 11-30 12:01:30 [gpu_model_runner.py:4601] Starting to load model\n")
+    _say("(EngineCore) INFO 11-30 12:01:31 [cuda.py:401] Loading model from scratch...\n")
+    time.sleep(machine.seconds(20))
+    pid = os.getpid()
+    machine.log_kernel(
+        "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,"
+        f"global_oom,task=VLLM::EngineCor,pid={pid},uid=1000"
+    )
+    machine.log_kernel(
+        f"Out of memory: Killed process {pid} (VLLM::EngineCor) total-vm:38011240kB, "
+        "anon-rss:6939808kB, file-rss:1152kB, shmem-rss:0kB, UID:1000 pgtables:15936kB "
+        "oom_score_adj:0"
+    )
+    os.kill(pid, 9)
+    return 1
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -148,6 +148,7 @@ class Machine:
             state["up_at"] = time.time() + BOOT_S / float(state.get("speed", 1))
             state["swaps"] = {}
             state["engines"] = {}
+            state["docker_down"] = False
             for unit in state.get("units", {}).values():
                 unit.pop("pid", None)
                 unit.pop("stopped", None)

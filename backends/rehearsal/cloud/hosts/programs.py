@@ -396,9 +396,10 @@ def systemctl(machine: Machine, argv: list[str]) -> int:
         return reboot(machine, [])
     if verb == "poweroff":
         return shutdown(machine, [])
+    if names == ["docker"] and verb in {"start", "restart"}:
+        return _start_docker(machine)
     code = 0
     for name in names:
-        unit = machine.read()["units"].get(name, {})
         if verb in {"enable", "disable"}:
             if verb == "enable" and not _unit_file(machine, name).exists():
                 return _fail(f"Failed to enable unit: Unit file {name}.service does not exist.")
@@ -412,20 +413,34 @@ def systemctl(machine: Machine, argv: list[str]) -> int:
             start_unit(machine, name)
         if verb == "stop" or (verb == "disable" and "--now" in argv):
             _stop_unit(machine, name)
-        if verb == "is-active":
-            active = _active_state(machine, name, unit)
-            _out(active)
-            code = 0 if active == "active" else 3
-        if verb == "show":
-            enabled, active = bool(unit.get("enabled")), _active_state(machine, name, unit)
-            # The start of an enabled unit is queued at boot; who stops it takes that away.
-            waits = enabled and active == "inactive" and not unit.get("stopped")
-            _out(f"UnitFileState={'enabled' if enabled else 'disabled'}\nActiveState={active}")
-            _out("Job=142" if waits else "")
-        if verb == "is-enabled":
-            _out("enabled" if unit.get("enabled") else "disabled")
-            code = 0 if unit.get("enabled") else 1
+        if verb in {"is-active", "is-enabled", "show"}:
+            code = _asked(machine, verb, name)
     return code
+
+
+def _asked(machine: Machine, verb: str, name: str) -> int:
+    """Answer a question about a unit."""
+    unit = machine.read()["units"].get(name, {})
+    enabled, active = bool(unit.get("enabled")), _active_state(machine, name, unit)
+    file_state = "enabled" if enabled else "disabled"
+    if verb == "is-active":
+        _out(active)
+        return 0 if active == "active" else 3
+    if verb == "is-enabled":
+        _out(file_state)
+        return 0 if enabled else 1
+    # The start of an enabled unit is queued at boot; who stops it takes that away.
+    waits = enabled and active == "inactive" and not unit.get("stopped")
+    job = "\nJob=142" if waits else ""
+    return _out(f"UnitFileState={file_state}\nActiveState={active}{job}")
+
+
+def _start_docker(machine: Machine) -> int:
+    if "docker.io" not in machine.read()["packages"]:
+        return _fail("Failed to start docker.service: Unit docker.service not found.", 5)
+    with machine.change() as state:
+        state["docker_down"] = False
+    return 0
 
 
 def _unit_file(machine: Machine, name: str) -> Path:

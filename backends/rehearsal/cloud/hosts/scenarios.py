@@ -106,6 +106,13 @@ HOST_SCENARIOS: dict[str, Scenario] = {
         "",
         _host("apt-locked"),
     ),
+    "host-docker-down": Scenario(
+        "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon "
+        "running?",
+        "The Docker daemon was stopped, and with it what it ran.",
+        "",
+        _host("docker-down"),
+    ),
     "host-image-no-space": Scenario(
         "failed to register layer: no space left on device",
         "The boot disk is too small for the engine's image.",
