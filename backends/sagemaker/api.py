@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -174,7 +175,7 @@ class SageMakerApi:
                 NameContains="-vllm-",
             ),
         )  # fmt: skip
-        found = await together(
+        found = await asyncio.gather(
             *(self.deployed(region, name) for name in names), return_exceptions=True
         )
         present: list[Deployed] = []
