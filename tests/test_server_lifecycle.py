@@ -69,6 +69,17 @@ def busy_server(tmp_path: Path, era: Era = "modern") -> Iterator[Busy]:
         yield Busy(probe, pids)
 
 
+def check_gone(busy: Busy) -> None:
+    """Wait until what was killed has been scheduled once more, to end."""
+    children = busy.children
+
+    def all_gone() -> bool:
+        """no child is left"""
+        return all(gone(pid) for pid in children)
+
+    wait_for(all_gone, 5)
+
+
 def check_ends_soon(probe: Probe, code: int | None = 0) -> None:
     began = time.monotonic()
     ended = probe.wait(10)
@@ -96,7 +107,7 @@ def test_a_signal_ends_a_busy_server_with_all_that_its_children_started(
     with busy_server(tmp_path) as busy:
         busy.probe.signal(number)
         check_ends_soon(busy.probe)
-        assert all(gone(pid) for pid in busy.children)
+        check_gone(busy)
 
 
 def test_an_interrupt_followed_by_a_termination_ends_it_once(tmp_path: Path) -> None:
@@ -106,7 +117,7 @@ def test_an_interrupt_followed_by_a_termination_ends_it_once(tmp_path: Path) -> 
         time.sleep(0.1)
         busy.probe.signal(signal.SIGTERM)
         check_ends_soon(busy.probe)
-        assert all(gone(pid) for pid in busy.children)
+        check_gone(busy)
 
 
 def test_a_script_that_is_piped_in_gets_all_its_answers() -> None:
@@ -158,7 +169,7 @@ def test_a_client_that_leaves_a_busy_server_leaves_no_child_behind(tmp_path: Pat
     with busy_server(tmp_path) as busy:
         busy.probe.end_input()
         check_ends_soon(busy.probe)
-        assert all(gone(pid) for pid in busy.children)
+        check_gone(busy)
 
 
 def test_a_client_that_vanishes_without_reading_its_answers_ends_the_server() -> None:
