@@ -154,6 +154,9 @@ async def plan_deployment(
             "e2e_s: for cost and speed."
         ),
     ] = None,
+    detail: Annotated[
+        bool, Field(description="Every offer, price sources; of a plan what settings mean.")
+    ] = False,
 ) -> answers.PlanAnswer | answers.Comparison:
     """Settings, exact commands, price, predicted speed, and the plan_id that runs it.
 
@@ -162,8 +165,12 @@ async def plan_deployment(
     """
     request = deploying.parse_request(name, model, max_model_len, max_num_seqs, options)
     if target is None:
-        return await comparing.compare_targets(app_of(ctx), request, load, form=format)
-    return await deploying.plan_deploy(app_of(ctx), target, request, form=format, load=load)
+        return await comparing.compare_targets(
+            app_of(ctx), request, load, form=format, detail=detail
+        )
+    return await deploying.plan_deploy(
+        app_of(ctx), target, request, form=format, load=load, detail=detail
+    )
 
 
 @box.add(
@@ -411,11 +418,13 @@ async def get_benchmarks(
         Field(max_length=8, description="None: list. One: table and chart. Several: compare."),
     ] = None,
     target: AnyTarget = None,
+    detail: Annotated[bool, Field(description="All figures of one, and what they mean.")] = False,
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> answers.BenchmarkList | answers.BenchmarkAnswer:
     """Benchmark runs: list them, show one with its chart, or compare several."""
-    return await measuring.get_benchmarks(app_of(ctx), benchmark_ids or [], target, limit, cursor)
+    ids = benchmark_ids or []
+    return await measuring.get_benchmarks(app_of(ctx), ids, target, limit, cursor, detail=detail)
 
 
 @box.add(read, "Progress of long work")

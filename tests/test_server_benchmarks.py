@@ -38,7 +38,7 @@ def finished(probe: Probe, **arguments: object) -> dict[str, Any]:
     started = probe.tool("run_benchmark", **WHERE, **arguments).ok
     answer = probe.tool("get_operation", operation_id=started["operation_id"], wait_s=40).ok
     assert answer["state"] == "succeeded", answer
-    return probe.tool("get_benchmarks", benchmark_ids=[started["benchmark_id"]]).ok
+    return probe.tool("get_benchmarks", benchmark_ids=[started["benchmark_id"]], detail=True).ok
 
 
 def test_a_search_runs_as_an_operation_and_shows_its_knee(probe: Probe) -> None:

@@ -19,12 +19,9 @@ async def caller(state_dir: Path) -> AsyncIterator[Caller]:
 
 
 async def test_without_a_target_one_call_ranks_all_of_them(caller: Caller) -> None:
-    found = (
-        await caller.tool(
-            "plan_deployment", model="google/gemma-4-E2B-it",
-            load={"requests_per_hour": 100, "hours_a_day": 2, "ttft_ms": 1000},
-        )
-    ).ok  # fmt: skip
+    load = {"requests_per_hour": 100, "hours_a_day": 2, "ttft_ms": 1000}
+    asked = {"model": "google/gemma-4-E2B-it", "load": load}
+    found = (await caller.tool("plan_deployment", **asked, detail=True)).ok
     assert found["basis"] == "predicted"
     targets = [item["target"] for item in found["items"]]
     assert {"cloudrun-l4", "sagemaker-l4", "gce-t4", "tpu-v6e"} <= set(targets)
@@ -34,6 +31,18 @@ async def test_without_a_target_one_call_ranks_all_of_them(caller: Caller) -> No
     assert found["break_even"]
     assert any("days old" in price for item in found["items"] for price in item["prices"])
 
+    reply = await caller.tool("plan_deployment", **asked)
+    brief = reply.ok
+    assert max(len(reply.text), len(json.dumps(brief, separators=(",", ":")))) <= 4000
+    # The cheapest of each target, in order; of the others what they cost: nothing is left out.
+    assert brief["items"][0]["target"] == found["items"][0]["target"]
+    assert {item["target"] for item in brief["items"]} == set(targets)
+    assert len(brief["items"]) == len(set(targets))
+    able = [item for item in found["items"] if item["verdict"] == "can serve"]
+    shown = [item for item in brief["items"] if item["verdict"] == "can serve"]
+    assert len(shown) + len(brief["dearer_offers"]) == len(able)
+    assert "detail=true" in brief["next_steps"][-1]
+
 
 async def test_the_next_step_plans_the_offer_that_was_recommended_not_another_of_its_target(
     state_dir: Path,
@@ -41,7 +50,7 @@ async def test_the_next_step_plans_the_offer_that_was_recommended_not_another_of
     async with connected(make_app(state_dir, targets=("gce-t4", "local"))) as caller:
         found = (await caller.tool("plan_deployment", load={"requests_per_hour": 500})).ok
     assert found["items"][0]["variant"] == "spot", found["items"][0]
-    [call] = found["next_steps"]
+    call, _ = found["next_steps"]
     assert call.endswith("options={'provisioning': 'spot'})")
 
 
@@ -106,7 +115,8 @@ async def test_a_benchmark_is_shown_beside_what_was_predicted_and_the_bound(
     ).ok  # fmt: skip
     done = (await caller.tool("get_operation", operation_id=started["operation_id"], wait_s=40)).ok
     assert done["finished"], done["summary"]
-    shown = (await caller.tool("get_benchmarks", benchmark_ids=[started["benchmark_id"]])).ok
+    ids = [started["benchmark_id"]]
+    shown = (await caller.tool("get_benchmarks", benchmark_ids=ids, detail=True)).ok
     rows = {row["concurrency"]: row for row in shown["predicted"]}
     assert set(rows) == {1, 4}
     for row in rows.values():

@@ -84,7 +84,8 @@ def live(probe: Probe, life: Life) -> None:
     watch("operation", "get_operation", operation_id=operation, wait_s=40)
     call("operations", "get_operation")
     call("benchmarks", "get_benchmarks")
-    call("one benchmark", "get_benchmarks", benchmark_ids=[run])
+    call("one benchmark", "get_benchmarks", benchmark_ids=[run], detail=True)
+    call("one benchmark in brief", "get_benchmarks", benchmark_ids=[run])
     again = call(
         "benchmark again", "run_benchmark", **where, concurrency=[1], requests=3, max_tokens=12
     )
@@ -264,6 +265,18 @@ def test_one_benchmark_is_a_table_and_a_chart_that_is_a_real_png(life: Life) -> 
             assert set(level[metric]) == {"mean", "p50", "p90", "p95", "p99"}, metric
     check_png(reply, Path(reply.ok["files"]["chart_png"]))
     assert any("simulated" in warning.lower() for warning in reply.ok["warnings"])
+
+
+def test_a_benchmark_is_told_in_brief_unless_all_of_it_is_asked_for(life: Life) -> None:
+    whole, brief = life.replies["one benchmark"], life.replies["one benchmark in brief"]
+    assert len(brief.text) <= 3000
+    assert len(json.dumps(brief.ok)) <= 3000
+    assert brief.ok["findings"] == whole.ok["findings"]
+    assert brief.images
+    assert "detail=true" in brief.ok["next_steps"][0]
+    for short, long in zip(brief.ok["levels"], whole.ok["levels"], strict=True):
+        assert set(short["ttft_ms"]) == {"p50", "p95"}
+        assert short["output_tokens_per_s"] == pytest.approx(long["output_tokens_per_s"], rel=1e-3)
 
 
 def test_several_benchmarks_are_compared_in_a_table_and_a_chart(life: Life) -> None:

@@ -11,6 +11,7 @@ from backends.cloudrun.commands import at
 from backends.cloudrun.services import RunService
 from backends.cloudrun.state import expected_of
 from backends.core.errors import ConflictError, DevopsError, EndpointError
+from backends.core.words import plural
 from backends.serving.endpoint import EndpointClient
 from backends.serving.startup_log import Phase
 
@@ -42,8 +43,8 @@ async def cold_start(target: CloudRunLooking, name: str, job: WorkerJob) -> dict
         )
     if service.warm_instances > 0:
         raise ConflictError(
-            f"{target.at(name)} keeps {service.warm_instances} instances up, so nothing starts "
-            "from zero.",
+            f"{target.at(name)} keeps {plural(service.warm_instances, 'instance')} up, so nothing "
+            "starts from zero.",
             next_action=f"update_scaling(target={target.target!r}, name={name!r}, "
             "automatic=true, min_instances=0) first.",
         )

@@ -13,6 +13,7 @@ from backends.cloudrun.steps import live_of, steps_of
 from backends.cloudrun.world import look
 from backends.core.errors import InvalidInputError
 from backends.core.plans import Plan, describe, said
+from backends.core.words import plural
 from backends.knowledge.cloudrun import IDLE_S
 
 if TYPE_CHECKING:
@@ -89,7 +90,10 @@ async def plan_deployment(target: CloudRunLooking, spec: CloudRunSpec) -> Plan:
             "at the full price."
         ]
         if not full.min_instances and manual is None
-        else [f"{manual or full.min_instances} instances day and night, whether used or not."],
+        else [
+            f"{plural(manual or full.min_instances or 1, 'instance')} day and night, whether used "
+            "or not."
+        ],
         warnings=warnings,
         notes=notes,
     )

@@ -20,6 +20,7 @@ from backends.core.errors import (
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.owned import together
 from backends.core.state import stamp
+from backends.core.words import plural
 from backends.knowledge.cloudrun import CloudRunProfile
 
 if TYPE_CHECKING:
@@ -333,7 +334,11 @@ class CloudRunLooking(Backend):
 
     def _status(self, service: RunService, judged: Judgement) -> Status:
         serving = service.serving
-        mode = "automatic" if service.manual is None else f"manual, {service.manual} instances"
+        mode = (
+            "automatic"
+            if service.manual is None
+            else f"manual, {plural(service.manual, 'instance')}"
+        )
         facts: dict[str, str | int | float | bool] = {
             "region": service.region,
             "scaling": mode,

@@ -13,6 +13,7 @@ from backends.cloudrun.services import RunService
 from backends.clouds.google_facts import or_problem
 from backends.core.answers import Changed, Price
 from backends.core.errors import DevopsError, InvalidInputError
+from backends.core.words import plural
 
 if TYPE_CHECKING:
     from backends.cloudrun.looking import CloudRunLooking
@@ -94,14 +95,14 @@ async def scale(target: CloudRunLooking, name: str, scaling: Scaling) -> Changed
         done=[" ".join(argv)],
         usd_per_hour=rate.usd_per_hour if warm else 0.0,
         warnings=[
-            *([f"{warm} instances are paid for day and night now."] if warm else []),
+            *([f"Paid for day and night now: {plural(warm, 'instance')}."] if warm else []),
             *(
                 ["A new revision carries this: it starts once, and takes over when it is ready."]
                 if any(flag.startswith(("--max-instances", "--min-instances")) for flag in flags)
                 else []
             ),
         ],
-        keeps_billing=[f"{warm} instances, used or not."] if warm else [],
+        keeps_billing=[f"{plural(warm, 'instance')}, used or not."] if warm else [],
         next_steps=[target.call("get_status", name)],
     )
 

@@ -8,6 +8,7 @@ from backends.cloudrun.instances import LAG_S, Counted
 from backends.cloudrun.logs import Sight
 from backends.cloudrun.services import RunService
 from backends.core.answers import Phase as PhaseView
+from backends.core.words import plural
 from backends.knowledge.cloudrun import IDLE_S, CloudRunProfile
 from backends.knowledge.cloudrun_failures import signature_of
 from backends.serving.judgement import Judgement as Common
@@ -91,7 +92,7 @@ def judge(
     if undecided or service.created_revision != service.ready_revision:
         return _starting(profile, service, sight, now_s)
     if service.warm_instances > 0:
-        return Judgement("ready", f"keeps {service.warm_instances} instances up")
+        return Judgement("ready", f"keeps {plural(service.warm_instances, 'instance')} up")
     return _asleep_or_awake(profile, service, sight, now_s, counted)
 
 
@@ -131,7 +132,7 @@ def _asleep_or_awake(
         return _starting(profile, service, sight, now_s, woken=True)
     if counted is not None and number is not None:
         ago = max(0.0, now_s - counted.at)
-        words = f"has {number} instances up, by Cloud Monitoring {ago:.0f} s ago"
+        words = f"has {plural(number, 'instance')} up, by Cloud Monitoring {ago:.0f} s ago"
     elif sight.problem:
         words = (
             "can serve; whether an instance is up cannot be told, for neither its logs nor its "

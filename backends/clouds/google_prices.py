@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from backends.core.errors import DevopsError
+from backends.core.words import plural
 from backends.knowledge.cost import age_days
 from backends.knowledge.facts import Fact
 
@@ -147,7 +148,7 @@ def freshness(fact: Fact, *, live: bool, problem: str = "") -> str:
     if live:
         return "live price list"
     why = f" ({problem})" if problem else ""
-    return f"list price {age_days(fact.date)} days old, not read now{why}"
+    return f"list price {plural(age_days(fact.date), 'day')} old, not read now{why}"
 
 
 def rate(

@@ -161,7 +161,7 @@ class TargetOption(Part):
     rank: int | None = None
     target: str
     variant: str | None = None
-    place: str
+    place: str | None = None
     verdict: Literal["can serve", "cannot"]
     usd_per_month: float | None = None
     usd_per_hour: float | None = None
@@ -173,7 +173,7 @@ class TargetOption(Part):
     itl_ms: float | None = None
     memory_fit: str
     start_s: float | None = None
-    scales_to_zero: bool
+    scales_to_zero: bool | None = None
     keeps_billing: list[str] = Field(default_factory=list)
     prices: list[str] = Field(default_factory=list)
     reasons: list[str] = Field(default_factory=list)
@@ -186,6 +186,7 @@ class Comparison(Answer):
     model: str
     load: dict[str, float]
     items: list[TargetOption]
+    dearer_offers: list[str] = Field(default_factory=list)
     break_even: list[str] = Field(default_factory=list)
     assumptions: list[str] = Field(default_factory=list)
 

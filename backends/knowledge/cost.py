@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 
+from backends.core.words import plural
 from backends.knowledge import cloudrun, gce, sagemaker, sagemaker_components, tpu
 from backends.knowledge.facts import Fact, published
 from backends.knowledge.targets import (
@@ -48,7 +49,7 @@ class Part:
     def words(self, today: date | None = None) -> str:
         """The part with its price, source and age."""
         age = age_days(self.fact.date, today)
-        when = "read now" if self.live else f"of {self.fact.date}, {age} days old"
+        when = "read now" if self.live else f"of {self.fact.date}, {plural(age, 'day')} old"
         old = " (old: check it)" if not self.live and age > OLD_DAYS else ""
         return f"{self.name} {self.usd_per_hour:.4g} USD/h ({self.fact.source}, {when}{old})"
 

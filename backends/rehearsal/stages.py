@@ -104,7 +104,7 @@ async def benchmark(
         "run_benchmark", **here, concurrency=levels, requests=requests, max_tokens=max_tokens
     )
     await until_finished(guest, str(started["operation_id"]), "The benchmark")
-    return await guest.call("get_benchmarks", benchmark_ids=[started["benchmark_id"]])
+    return await guest.call("get_benchmarks", benchmark_ids=[started["benchmark_id"]], detail=True)
 
 
 def print_benchmark(show: Terminal, figures: Json) -> None:

@@ -15,6 +15,7 @@ from backends.core.errors import (
 from backends.core.owned import together
 from backends.core.plans import Plan, Step, describe, said
 from backends.core.problems import or_problem
+from backends.core.words import plural
 from backends.knowledge.sagemaker import PROFILE, SAGEMAKER_IMAGE_NOTE, USD_PER_GIB_LOGS, ami_for
 from backends.sagemaker import component_deploying
 from backends.sagemaker.checks import check_beside, check_name, chosen_types, habits
@@ -115,8 +116,8 @@ async def plan_deployment(target: SageMakerLooking, spec: SageMakerSpec) -> Plan
         keeps_billing=[
             component_deploying.keeps_billing()
             if full.scale_to_zero
-            else f"{full.instances} instances day and night, whether used or not, until destroy or "
-            "stop_serving.",
+            else f"{plural(full.instances or 1, 'instance')} day and night, whether used or "
+            "not, until destroy or stop_serving.",
             f"Its log: about {USD_PER_GIB_LOGS.value:g} USD a GiB; it stays when the endpoint is "
             "deleted.",
         ],

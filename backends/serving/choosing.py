@@ -23,6 +23,7 @@ _STILL_RISING = 1.03
 """A level that brings less than this over the one before is the last that is looked at."""
 _MIN_LENGTH = 4096
 _MOST_INSTANCES = 100
+DAY_AND_NIGHT = "if that level went on day and night."
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +103,34 @@ def options(checkpoint: Checkpoint, load: Load, offers: Sequence[Offer]) -> list
     return sorted(found, key=lambda item: (not item.able, item.cost.usd if item.cost else 0.0))
 
 
-def break_evens(ranked: Sequence[Option]) -> list[str]:
-    """Hours a day below which an offer that scales to zero beats those that run always."""
+def best_of_each(ranked: Sequence[Option]) -> list[Option]:
+    """The first offer of each target, in their order."""
+    best: dict[str, Option] = {}
+    for item in ranked:
+        best.setdefault(item.offer.target, item)
+    return list(best.values())
+
+
+def break_evens(ranked: Sequence[Option], *, with_cheapest: bool = False) -> list[str]:
+    """Hours a day below which an offer that scales to zero beats those that run always.
+
+    Args:
+        ranked: What `options` gave.
+        with_cheapest: Only the pairs in which the cheapest offer is one of the two.
+    """
     said: list[str] = []
     able = [item for item in ranked if item.able]
     # The cheapest offer of each target and kind is enough.
-    kinds = {(item.offer.target, item.offer.scales_to_zero): item for item in reversed(able)}
-    best = list(kinds.values())[::-1]
+    kinds: dict[tuple[str, bool], Option] = {}
+    for item in able:
+        kinds.setdefault((item.offer.target, item.offer.scales_to_zero), item)
+    best = list(kinds.values())
     for zero in best:
         for other in best:
             same = zero.instances == other.instances
             if not zero.offer.scales_to_zero or other.offer.scales_to_zero or not same:
+                continue
+            if with_cheapest and able[0] not in (zero, other):
                 continue
             hours = break_even_hours(zero.offer, other.offer)
             pair = f"{zero.offer.title} against {other.offer.title} run day and night"
@@ -250,5 +268,5 @@ def _words(
         said.append("The cloud may take it away, and may not give it again at once.")
     full = usd_per_million_tokens(offer.usd_per_hour, row.output_tokens_per_s)
     if full is not None:
-        said.append(f"{full:.2f} USD a million output tokens if that level went on day and night.")
+        said.append(f"{full:.2f} USD a million output tokens {DAY_AND_NIGHT}")
     return said

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from backends.core.answers import LogsAnswer
 from backends.core.errors import ConflictError, InvalidInputError, NotFoundError
 from backends.core.masking import mask
+from backends.core.words import plural
 from backends.knowledge.tpu import CONTAINER
 from backends.tpu.advice import misleading
 from backends.tpu.sight import STATE_FOLDER
@@ -152,7 +153,7 @@ async def _cloud(target: TpuLooking, request: TpuRequest, lines: int) -> tuple[l
             newest = []
         if newest:
             hours = since.total_seconds() / 3600
-            return newest[::-1], f", Cloud Logging, of the last {hours:g} hours"
+            return newest[::-1], f", Cloud Logging, of the last {plural(hours, 'hour')}"
     return [], ", Cloud Logging, of the last 30 days"
 
 

@@ -11,7 +11,7 @@ from backends.core.answers import Comparison, TargetOption
 from backends.core.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from backends.app import App
     from backends.knowledge.cost import Offer
@@ -57,7 +57,12 @@ def parse_load(asked: Mapping[str, Any] | None) -> Load:
 
 
 async def compare_targets(
-    app: App, request: Request, load: Mapping[str, Any] | None, *, form: str = "plan"
+    app: App,
+    request: Request,
+    load: Mapping[str, Any] | None,
+    *,
+    form: str = "plan",
+    detail: bool = False,
 ) -> Comparison:
     """Rank every offer of every target for a checkpoint and a load, by cost a month.
 
@@ -66,13 +71,15 @@ async def compare_targets(
         request: The arguments of plan_deployment; of these only the model has a meaning here.
         load: requests_per_hour, prompt_tokens, output_tokens, hours_a_day, ttft_ms, e2e_s.
         form: The form of a plan, which needs a target.
+        detail: Every offer with all its figures and where its price is from; otherwise the
+            cheapest of each target, and of the others what they cost.
 
     Raises:
         InvalidInputError: The load makes no sense, an argument needs a target, or nothing is known
             of the model.
     """
     from backends.knowledge.cost import offers
-    from backends.serving.choosing import break_evens, options
+    from backends.serving.choosing import best_of_each, break_evens, options
     from backends.verbs.checkpoints import known_checkpoint
 
     _refuse_settings(request, form)
@@ -84,7 +91,8 @@ async def compare_targets(
     weights_gib = checkpoint.disk_gb.value * 1e9 / 2**30
     ranked = await asyncio.to_thread(options, checkpoint, wanted, offers(weights_gib))
     able = [item for item in ranked if item.able]
-    items = [_row(number, item) for number, item in enumerate(ranked, 1)]
+    shown = ranked if detail else best_of_each(ranked)
+    items = [_row(ranked.index(item) + 1, item) for item in shown]
     asked = (
         f"{wanted.requests_per_hour:g} requests an hour of {wanted.prompt_tokens} + "
         f"{wanted.output_tokens} tokens, {wanted.hours_a_day:g} hours a day"
@@ -102,10 +110,15 @@ async def compare_targets(
         basis="predicted",
         model=checkpoint.name,
         load={key: value for key, value in vars_of(wanted).items() if value is not None},
-        items=items,
-        break_even=break_evens(ranked),
+        items=items if detail else [_brief(item) for item in items],
+        dearer_offers=[
+            f"rank {ranked.index(item) + 1}: {item.offer.title}, {item.cost.usd:.0f} USD a month"
+            for item in able
+            if item not in shown and item.cost is not None
+        ],
+        break_even=break_evens(ranked, with_cheapest=not detail),
         assumptions=[
-            "List prices with their dates; an account's own may differ.",
+            f"List prices{_as_of(able)}; an account's own may differ.",
             "Throughput from the roofline, 80 % of it counted on; no other users share it.",
             "One instance serves at the level shown; hours a day are one stretch.",
         ],
@@ -114,8 +127,48 @@ async def compare_targets(
             for missing in [sorted({i.offer.target for i in ranked} - set(app.targets))]
             if missing
         ],
-        next_steps=[_call(best, model or DEFAULT_MODEL)] if best else [],
+        next_steps=([_call(best, model or DEFAULT_MODEL)] if best else [])
+        + (
+            []
+            if detail
+            else ["The same call with detail=true: every offer, where its price is from"]
+        ),
     )
+
+
+def _brief(item: TargetOption) -> TargetOption:
+    """What is read of an offer first."""
+    from backends.serving.choosing import DAY_AND_NIGHT
+
+    kept: dict[str, Any] = {
+        "place": None,
+        "itl_ms": None,
+        "prices": [],
+        "scales_to_zero": None,  # the reasons say so
+        "instances": _several(item.instances),
+        "reasons": [said for said in item.reasons if not said.endswith(DAY_AND_NIGHT)],
+    }
+    figures = {
+        name: float(f"{value:.4g}")
+        for name in ("output_tokens_per_s", "ttft_ms", "usd_per_million_output_tokens")
+        if (value := getattr(item, name)) is not None
+    }
+    return item.model_copy(update=kept | figures)
+
+
+def _several(instances: int | None) -> int | None:
+    return instances if instances is not None and instances > 1 else None
+
+
+def _as_of(items: Sequence[Option]) -> str:
+    """The days of the prices that were used."""
+    from backends.knowledge.cost import OLD_DAYS, age_days
+
+    days = sorted({part.fact.date for item in items for part in item.offer.parts if not part.live})
+    if not days:
+        return ""
+    old = " (some are old: check them)" if age_days(days[0]) > OLD_DAYS else ""
+    return f" of {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "") + old
 
 
 def _call(offer: Offer, model: str) -> str:

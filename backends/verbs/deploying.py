@@ -34,6 +34,7 @@ from backends.core.owned import together
 from backends.core.plans import ENDING, Plan, StoredPlan, Verb, run_steps
 from backends.core.settings import Confirm, as_environment
 from backends.core.tools import app_of, current_call, current_client
+from backends.core.words import plural
 from backends.verbs import predicting
 from backends.verbs.comparing import parse_load
 from backends.verbs.observing import explaining_absence, gather_deployments, still_at_it
@@ -82,6 +83,7 @@ async def plan_deploy(
     *,
     form: str = "plan",
     load: Mapping[str, Any] | None = None,
+    detail: bool = False,
 ) -> PlanAnswer:
     """Plan a deployment and keep the plan under a new id. Changes nothing.
 
@@ -91,6 +93,7 @@ async def plan_deploy(
         request: What was asked for.
         form: "plan"; "shell" adds the steps as a script; others are a target's own.
         load: What will be asked of it, for predicted speed and cost.
+        detail: Add what each setting means, as get_help(topic="options") has it too.
 
     Raises:
         BudgetError: It would cost more than the operator allows.
@@ -105,6 +108,8 @@ async def plan_deploy(
     plan = _with_end(backend, plan)
     answer = app.plans.keep(plan).answer(document=backend.document(plan, form))
     answer.predicted, answer.cost = await predicting.of_plan(backend, plan, wanted)
+    if not detail:
+        answer.settings = [item.model_copy(update={"meaning": None}) for item in answer.settings]
     return answer
 
 
@@ -450,8 +455,8 @@ async def _run_in_background(app: App, stored: StoredPlan) -> Changed:
     long = next(step for step in plan.steps if step.background)
     call = f"(target={plan.target!r}, name={plan.name!r})"
     return Changed(
-        summary=f"{plan.target}/{plan.name} is being deployed in {len(plan.steps)} steps, one of "
-        f"which takes minutes: {long.title}.",
+        summary=f"{plan.target}/{plan.name} is being deployed in "
+        f"{plural(len(plan.steps), 'step')}, one of which takes minutes: {long.title}.",
         target=plan.target,
         name=plan.name,
         state="creating",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -21,8 +21,10 @@ from backends.core.errors import InvalidInputError, NotSupportedError
 from backends.core.paging import page
 from backends.core.settings import as_environment
 from backends.core.state import new_id
+from backends.core.words import plural
 from backends.verbs import predicting
 from backends.verbs.observing import basis, reach
+from backends.verbs.run_in_brief import in_brief, whole_level, without_nothing
 
 if TYPE_CHECKING:
     from backends.app import App
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from backends.serving.runs import BenchmarkRun, RunState
     from backends.serving.spec import BenchmarkSpec
     from backends.serving.store import BenchmarkStore
+
+
+_SIMULATED = "Simulated: not a measurement of any GPU."
 
 
 async def run_benchmark(
@@ -193,11 +198,17 @@ def _what_it_does(spec: BenchmarkSpec) -> str:
 
 
 async def get_benchmarks(
-    app: App, ids: list[str], target: str | None, limit: int, cursor: str | None
+    app: App,
+    ids: list[str],
+    target: str | None,
+    limit: int,
+    cursor: str | None,
+    *,
+    detail: bool = False,
 ) -> BenchmarkList | BenchmarkAnswer:
-    """List runs, show one with its chart, or compare several."""
+    """List runs, show one with its chart (with detail all of its figures), or compare several."""
     if ids:
-        return await asyncio.to_thread(_show, app, list(dict.fromkeys(ids)))
+        return await asyncio.to_thread(_show, app, list(dict.fromkeys(ids)), detail=detail)
     return await asyncio.to_thread(_list, app, target, limit, cursor)
 
 
@@ -210,7 +221,7 @@ def _list(app: App, target: str | None, limit: int, cursor: str | None) -> Bench
     items, next_cursor = page(runs, limit, cursor)
     bad = found.problems
     return BenchmarkList(
-        summary=f"{len(runs)} benchmark runs" + (f" on {target}." if target else "."),
+        summary=plural(len(runs), "benchmark run") + (f" on {target}." if target else "."),
         warnings=[f"{len(bad)} folders could not be read as runs."] if bad else [],
         items=[
             BenchmarkEntry(
@@ -243,12 +254,15 @@ def _list(app: App, target: str | None, limit: int, cursor: str | None) -> Bench
     )
 
 
-def _show(app: App, ids: list[str]) -> BenchmarkAnswer:
+def _show(app: App, ids: list[str], *, detail: bool = False) -> BenchmarkAnswer:
     from backends.serving.store import BenchmarkStore
 
     store = BenchmarkStore(app.state.benchmarks)
     runs = [_as_it_ended(app, store.load(benchmark_id)) for benchmark_id in ids]
-    return _one(store, runs[0]) if len(runs) == 1 else _several(store, runs)
+    if len(runs) > 1:
+        return _several(store, runs)
+    whole = _one(store, runs[0])
+    return whole if detail else in_brief(whole, runs[0])
 
 
 def _ends(app: App) -> dict[str, Operation]:
@@ -289,15 +303,15 @@ def _one(store: BenchmarkStore, run: BenchmarkRun) -> BenchmarkAnswer:
     whole = run.model_dump(mode="json")
     return BenchmarkAnswer(
         summary=f"{run.id} of {run.endpoint.model} on {run.label or run.endpoint.base_url}: "
-        f"{run.state}, {len(run.levels)} levels, {label}.",
+        f"{run.state}, {plural(len(run.levels), 'level')}, {label}.",
         warnings=_warnings(run),
         benchmark_ids=[run.id],
         basis=[str(label)],
-        levels=[_level(level) for level in whole["levels"]],
-        knee=_without_nothing(whole["knee"] or {}),
+        levels=[whole_level(level) for level in whole["levels"]],
+        knee=without_nothing(whole["knee"] or {}),
         predicted=predicting.of_run(run),
-        grid=[_without_nothing(cell) for cell in whole["grid"]],
-        repeated=[_without_nothing(group) for group in whole["repeated"]],
+        grid=[without_nothing(cell) for cell in whole["grid"]],
+        repeated=[without_nothing(group) for group in whole["repeated"]],
         findings=run.findings,
         definitions=run.definitions,
         files=files,
@@ -322,10 +336,10 @@ def _several(store: BenchmarkStore, runs: list[BenchmarkRun]) -> BenchmarkAnswer
     return BenchmarkAnswer(
         summary=f"{len(runs)} runs compared: {', '.join(ids)}.",
         warnings=compared.cautions
-        + [f"{run.id}: {said}" for run in runs for said in _warnings(run)],
+        + [f"{run.id}: {said}" for run in runs for said in _warnings(run) if said != _SIMULATED],
         benchmark_ids=ids,
         basis=[f"{run.id}: {basis(run.simulated)}" for run in runs],
-        comparison=[_without_nothing(run.model_dump(mode="json")) for run in compared.runs],
+        comparison=[without_nothing(run.model_dump(mode="json")) for run in compared.runs],
         findings=compared.verdicts,
         files=files,
         images=images,
@@ -355,76 +369,11 @@ def _page(path: Path, sources: list[Path], make: Callable[[], str]) -> Path:
     return path
 
 
-# What a reader of one run needs of each level; the rest is in run.json.
-_LEVEL_FIELDS = (
-    "concurrency",
-    "requests",
-    "errors",
-    "success_rate",
-    "duration_s",
-    "requests_per_s",
-    "output_tokens_per_s",
-    "ttft_ms",
-    "itl_ms",
-    "tpot_ms",
-    "e2e_ms",
-    "usd_per_million_output_tokens",
-    "prefix_cache_hit_rate",
-    "valid",
-    "invalid_reasons",
-    "partial",
-    "error_samples",
-    "timestamp_source",
-    "request_rate",
-    "context_tokens",
-    "repetition",
-    "steady",
-    "meets_slo",
-    "slo_misses",
-    "goodput_requests_per_s",
-    "slo_attainment",
-    "efficiency",
-    "beside_server",
-)
-
-
-_STEADY_FIELDS = ("share", "output_tokens_per_s", "usd_per_million_output_tokens")
-
-
-def _without_nothing(found: dict[str, Any]) -> dict[str, Any]:
-    """A part of a run without what it does not know."""
-    return {key: value for key, value in found.items() if value not in (None, [], "")}
-
-
-def _level(level: dict[str, Any]) -> dict[str, Any]:
-    shown = {key: level[key] for key in _LEVEL_FIELDS if level.get(key) not in (None, [])}
-    if not level["partial"]:
-        shown.pop("partial")
-    if level["repetition"] == 1:
-        shown.pop("repetition")
-    if level["request_rate"] is not None:  # then it is only the most in flight
-        shown["most_in_flight"] = shown.pop("concurrency")
-    if "steady" in shown:
-        # its percentiles are in run.json; here it says what ramp-up and drain hide
-        steady = {name: shown["steady"][name] for name in _STEADY_FIELDS}
-        steady["ttft_ms_p50"] = shown["steady"]["ttft_ms"]["p50"]
-        shown["steady"] = _without_nothing(steady)
-    differs = [row for row in shown.pop("beside_server", ()) if not row["agrees"]]
-    if differs:
-        shown["beside_server"] = [_without_nothing(row) for row in differs]
-    if "error_samples" in shown:
-        shown["error_samples"] = [
-            f"{sample['count']}x {sample['kind']}: {sample['message']}"
-            for sample in shown["error_samples"]
-        ]
-    return shown
-
-
 def _warnings(run: BenchmarkRun) -> list[str]:
     invalid = list(dict.fromkeys(lv.load_words for lv in run.levels if not lv.valid))
     warnings = list(run.warnings)
     if run.simulated:
-        warnings.insert(0, "Simulated: not a measurement of any GPU.")
+        warnings.insert(0, _SIMULATED)
     if invalid:
         warnings.append(f"Do not use the levels marked invalid: {', '.join(invalid)}.")
     if run.error is not None:

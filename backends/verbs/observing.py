@@ -39,6 +39,7 @@ from backends.core.names import easiest
 from backends.core.owned import together
 from backends.core.paging import page
 from backends.core.render import clip, to_tree
+from backends.core.words import plural
 from backends.verbs.usage import add_usage
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ async def list_models(
     items, next_cursor = page(found.items, limit, cursor)
     served = sum(entry.where.startswith("served") for entry in found.items)
     where = ", ".join(asked) or "no target"
-    summary = f"{len(found.items)} checkpoints known on {where}; {served} being served."
+    summary = f"{plural(len(found.items), 'checkpoint')} known on {where}; {served} being served."
     if found.silent:
         summary += " The list is not complete."
     if found.not_set_up:

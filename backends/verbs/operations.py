@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from backends.core.answers import OperationAnswer, OperationEntry, OperationList
 from backends.core.errors import NotFoundError
 from backends.core.paging import page
+from backends.core.words import plural
 
 if TYPE_CHECKING:
     from backends.app import App
@@ -24,7 +25,7 @@ async def list_operations(app: App, limit: int, cursor: str | None) -> Operation
     items, next_cursor = page(operations, limit, cursor)
     running = sum(not operation.finished for operation in operations)
     return OperationList(
-        summary=f"{len(operations)} operations, {running} of them running.",
+        summary=f"{plural(len(operations), 'operation')}, {running} of them running.",
         items=[
             OperationEntry(
                 operation_id=operation.id,
