@@ -296,7 +296,7 @@ async def test_every_refusal_of_the_front_door_is_explained(cloud: Cloud, caller
     app = make_app(cloud.state_dir, rehearsal=True, targets=TARGETS)
     async with connected(app) as other:  # one that has read no logs yet
         status = (await other.tool("get_status", target=L4)).ok
-        assert "1 instances up, by Cloud Monitoring" in status["summary"]
+        assert "1 instance up, by Cloud Monitoring" in status["summary"]
         assert any("rate_limited" in text or "Logs" in text for text in status["warnings"])
     assert (await caller.tool("query_model", target=L4, prompt="Hello", max_tokens=4)).ok
 

@@ -133,7 +133,7 @@ async def test_a_redeploy_keeps_manual_scaling_and_a_changed_service_voids_plans
     assert any("manual at 1" in note for note in planned.ok["notes"])
     await caller.tool("deploy", target=L4, name="gemma4", plan_id=planned.plan_id)
     status = (await caller.tool("get_status", target=L4)).ok
-    assert status["facts"]["scaling"] == "manual, 1 instances"
+    assert status["facts"]["scaling"] == "manual, 1 instance"
     told = await caller.tool(
         "plan_deployment", target=L4, name="gemma4", options={"scaling": "auto"}
     )

@@ -30,7 +30,7 @@ async def test_a_cold_start_is_timed_phase_by_phase(cloud: Cloud, caller: Caller
     warm = (await caller.tool("probe_cold_start", target=L4, name="gemma4")).ok
     ended = (await caller.tool("get_operation", operation_id=warm["operation_id"], wait_s=40)).ok
     assert ended["state"] == "failed"
-    assert "keeps 1 instances up" in ended["error"]
+    assert "keeps 1 instance up" in ended["error"]
 
 
 async def test_a_warm_read_takes_less_than_a_tenth_of_a_second(
