@@ -154,6 +154,8 @@ def read_look(text: str) -> Machine:
     if noted and noted[0] != now:
         # The start script has not run since the machine restarted: all this is of another boot.
         parts |= {"phases": "", "log": "", "tail": "", "container": ""}
+    said = parts.get("container", "").strip()
+    no_daemon = said if _NO_DAEMON in said else ""
     phases = _phases(parts.get("phases", ""))
     if phases and phases[-1][1].partition(":")[0] in BEFORE_CONTAINER:
         # What is there of a container and its log is of the boot before.
@@ -161,9 +163,7 @@ def read_look(text: str) -> Machine:
     log = StartupLog()
     log.feed(parts.get("log", ""))
     log.feed("\n")
-    said = parts.get("container", "").strip()
-    no_daemon = said if _NO_DAEMON in said else ""
-    words = said.split()
+    words = parts.get("container", "").split()
     status = words[0] if words and words[0] in _STATUSES else ""
     code = int(words[1]) if len(words) > 1 and words[1].lstrip("-").isdigit() else None
     if status in {"exited", "dead"}:

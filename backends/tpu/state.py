@@ -176,7 +176,7 @@ def _seen(request: TpuRequest, machine: Machine, now_s: float) -> Judgement:
     progress = machine.progress
     if machine.no_daemon and machine.phase not in _WITHOUT_DOCKER:
         return _no_daemon(request, machine)
-    if machine.phase.startswith("failed"):
+    if machine.phase.startswith("failed") or (machine.disk_full and not machine.phase):
         return _script_failed(request, machine)
     stopped = machine.phase == STOPPED or progress.phase is Phase.STOPPED
     if progress.failure is not None and not stopped:
@@ -256,6 +256,8 @@ def _unseen(request: TpuRequest, machine: Machine, now_s: float) -> Judgement:
 
 def _script_failed(request: TpuRequest, machine: Machine) -> Judgement:
     words = machine.phase.partition(":")[2].strip() or machine.phase
+    if not words:  # it could not even note that it has begun
+        words = "no space left on device"
     failure = machine.progress.failure
     evidence = "\n".join(failure.lines) if failure else machine.tail[-1000:]
     found = signature_of(f"{words}\n{evidence}")

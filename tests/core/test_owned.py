@@ -12,6 +12,8 @@ from typing import cast
 
 import pytest
 
+from backends import worker
+from backends.app import App
 from backends.clouds import process
 from backends.clouds.google_auth import GoogleLogin
 from backends.clouds.google_prices import COMPUTE, PriceList
@@ -186,3 +188,26 @@ def test_a_command_that_is_cancelled_as_the_loop_ends_leaves_no_pipe_open(tmp_pa
         asyncio.run(main())
         gc.collect()
     assert not [str(item.message) for item in said if item.category is ResourceWarning]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_worker_closes_what_it_opened_however_its_work_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setenv("VLLM_DEVOPS_STATE_DIR", str(tmp_path))
+    closed: list[str] = []
+
+    async def close() -> None:
+        closed.append("closed")
+
+    async def work(app: App, job: worker.Job) -> dict[str, str]:
+        del job
+        app.services.owned.at_end(close)
+        if fails:
+            raise NotFoundError("It is not there.")
+        return {}
+
+    monkeypatch.setitem(worker.JOBS, "trial", work)
+    job = worker.Job(folder=tmp_path, kind="trial", target="local", name="x", params={})
+    assert await worker.work(job) == int(fails)
+    assert closed == ["closed"]
