@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -149,6 +150,49 @@ class StateDir:
     def server_log(self) -> Path:
         """Tracebacks of unexpected errors, by error id."""
         return self.root / "server.log"
+
+    def identity(self) -> str:
+        """What tells the servers of this directory from those of others: 8 hex digits, kept here.
+
+        Raises:
+            SettingsError: It cannot be written.
+        """
+        path = self.root / "identity"
+        if not path.exists():
+            new = self.root / f".identity.{secrets.token_hex(4)}"
+            write_text(new, secrets.token_hex(4))
+            with writing(path):
+                # Of two servers that begin together, one names both.
+                with contextlib.suppress(FileExistsError):
+                    path.hardlink_to(new)
+                new.unlink()
+        return path.read_text(encoding="utf-8")
+
+    @contextlib.contextmanager
+    def alone(self, what: str) -> Iterator[bool]:
+        """Whether this is the only one that does something, among all servers of this directory.
+
+        Nobody waits: who comes second is told so. It ends with the block, or with the process.
+
+        Args:
+            what: What is done, as part of a file's name.
+
+        Raises:
+            SettingsError: The directory cannot be written.
+        """
+        path = self.root / "locks" / what
+        with writing(path):
+            private_folder(path.parent)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(descriptor)
 
     def deployments(self, target: str) -> Path:
         """Records of what a target without a control plane of its own runs."""

@@ -303,7 +303,8 @@ def _steps(
     asked = spec if world.secret_there else spec.model_copy(update={"secret": ""})
     script = start_script(asked, fit.tensor_parallel_size, project, key_secret=key_secret)
     settings = settings_json(spec, fit.tensor_parallel_size)
-    digest = digest_of([script, settings])
+    # Two servers that ask for the same are told apart by it: each knows its own request again.
+    digest = digest_of([script, settings, target.services.state.identity()])
     folder = target.services.state.root / "starts" / digest
     files = _written(folder, script, settings)
     labels = labels_of(spec, digest)

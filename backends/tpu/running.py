@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 from backends.clouds.google_steps import STEP_TIMEOUT_S, run_gcloud_step
@@ -98,27 +99,92 @@ async def _key(target: TpuLooking, step: Step) -> str:
 
 async def _create(target: TpuLooking, plan: Plan, step: Step) -> str:
     zone, digest = str(step.data["zone"]), str(step.data["digest"])
-    began = time.monotonic()
-    try:
-        await target.cloud.gcloud.run(step.argv, timeout_s=CREATE_TIMEOUT_S)
-    except REFUSALS:
-        raise
-    except DevopsError as error:
-        # It may have been accepted. A create of the same name makes no second, but a caller who
-        # believes that nothing is there may spend twice under another name.
-        found = await look_for(target, plan.name, zone, str(step.data["plane"]), digest)
-        if found is None:
-            if not isinstance(error, ConflictError):
-                error.next_action = (
-                    f"{target.call('get_status', plan.name)} says whether it came to be; the same "
-                    "name makes no second one in that zone."
-                )
+    plane = str(step.data["plane"])
+    with _asking(target, plan.name):
+        # The plan was checked a moment ago; another may have asked since then.
+        if (there := await _there(target, plan.name, zone, plane)) is not None:
+            raise _taken(target, there, digest)
+        began = time.monotonic()
+        try:
+            await target.cloud.gcloud.run(step.argv, timeout_s=CREATE_TIMEOUT_S)
+        except REFUSALS:
             raise
-        return (
-            f"gcloud was not told after {time.monotonic() - began:.0f} s, but Google has the "
-            f"request {plan.name} in {zone}: found there by its label, {found.state}"
-        )
+        except DevopsError as error:
+            return await _after_no_answer(target, plan, step, error, time.monotonic() - began)
     return f"Google accepted the request {plan.name} in {zone}"
+
+
+async def _after_no_answer(
+    target: TpuLooking, plan: Plan, step: Step, error: DevopsError, waited_s: float
+) -> str:
+    """What became of a request whose answer does not say.
+
+    It may have been accepted. A create of the same name makes no second, but a caller who believes
+    that nothing is there may spend twice under another name. That it is there already is said to
+    gcloud as well when the answer to its own first try was lost.
+    """
+    zone, digest = str(step.data["zone"]), str(step.data["digest"])
+    plane = str(step.data["plane"])
+    found = await look_for(target, plan.name, zone, plane, digest)
+    if found is not None:
+        return (
+            f"gcloud was not told after {waited_s:.0f} s, but Google has the request {plan.name} "
+            f"in {zone}: found there by its label, {found.state}"
+        )
+    if isinstance(error, ConflictError):
+        other = await _there(target, plan.name, zone, plane)
+        raise error if other is None else _taken(target, other, digest) from error
+    error.next_action = (
+        f"{target.call('get_status', plan.name)} says whether it came to be; the same name makes "
+        "no second one in that zone."
+    )
+    raise error
+
+
+@contextlib.contextmanager
+def _asking(target: TpuLooking, name: str) -> Iterator[None]:
+    """Ask for one deployment from one place at a time.
+
+    Raises:
+        ConflictError: Another server of this state directory is at it.
+    """
+    with target.services.state.alone(f"{target.target}.{name}") as alone:
+        if not alone:
+            raise ConflictError(
+                f"Another server here is asking for {target.at(name)} at this moment; nothing was "
+                "asked for twice.",
+                next_action=f"{target.call('get_status', name)} shows what it got.",
+            )
+        yield
+
+
+async def _there(target: TpuLooking, name: str, zone: str, plane: str) -> TpuRequest | None:
+    """The request of that name in that zone, whoever made it."""
+    try:
+        return await (
+            target.api.instance(zone, name)
+            if plane == "compute"
+            else target.api.request(zone, name)
+        )
+    except NotFoundError:
+        return None
+
+
+def _taken(target: TpuLooking, found: TpuRequest, digest: str) -> ConflictError:
+    """The refusal for a name that somebody else's request got first."""
+    if not found.managed:
+        who = "by somebody else: it does not carry our label"
+    elif found.labels.get(SPEC_LABEL) == digest:
+        who = "by another call of this server, or of one with the same state directory"
+    else:
+        who = f"by another vLLM DevOps server, with other settings or elsewhere ({found.account})"
+    since = time.strftime("%H:%M:%S UTC", time.gmtime(found.created_at))
+    return ConflictError(
+        f"{target.at(found.name)} is there already, in {found.zone} since {since} "
+        f"({found.state}): asked for {who}. Nothing was made twice.",
+        next_action=f"{target.call('get_status', found.name)} shows it; take another name for "
+        "one more.",
+    )
 
 
 async def look_for(
@@ -135,30 +201,33 @@ async def look_for(
     """
     until = time.monotonic() + LOOK_FOR_S
     while True:
-        try:
-            found = await (
-                target.api.instance(zone, name)
-                if plane == "compute"
-                else target.api.request(zone, name)
-            )
+        found = await _there(target, name, zone, plane)
+        if found is not None:
             return found if found.labels.get(SPEC_LABEL) == digest else None
-        except NotFoundError:
-            if time.monotonic() > until:
-                return None
+        if time.monotonic() > until:
+            return None
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
 async def _search(target: TpuLooking, plan: Plan, step: Step) -> str:
     from backends.tpu.looking import SEARCH
 
-    operation = await asyncio.to_thread(
-        target.services.operations.start,
-        SEARCH,
-        target.target,
-        plan.name,
-        dict(step.data),
-        as_environment(target.services.settings),
-    )
+    with _asking(target, plan.name):
+        running = (await asyncio.to_thread(target.searches)).get(plan.name)
+        if running is not None:
+            raise ConflictError(
+                f"{running.id} looks for hardware for {target.at(plan.name)} already; no second "
+                "search was started.",
+                next_action=f"get_operation(operation_id={running.id!r}, wait_s=40)",
+            )
+        operation = await asyncio.to_thread(
+            target.services.operations.start,
+            SEARCH,
+            target.target,
+            plan.name,
+            dict(step.data),
+            as_environment(target.services.settings),
+        )
     return (
         f"{operation.id} asks in {', '.join(step.data['zones'])}; "
         f"get_operation(operation_id={operation.id!r}, wait_s=40) follows it"
