@@ -194,7 +194,7 @@ async def test_the_manifest_for_gke_and_a_dated_price_come_with_the_plan(
         "plan_deployment", target=TARGET, format="gke", options={"zone": "us-east5-b"}
     )
     assert "google.com/tpu" in planned.ok["document"]
-    assert "days old, not read now" in planned.ok["price"]["basis"]
+    assert " old, not read now" in planned.ok["price"]["basis"]
 
 
 async def test_checkpoints_are_listed_and_inspected(cloud: Cloud, caller: Caller) -> None:
