@@ -150,6 +150,7 @@ class PlanAnswer(Answer):
     notes: list[str] = Field(default_factory=list)
     depends_on: dict[str, str] = Field(default_factory=dict)
     keeps_billing: list[str] = Field(default_factory=list)
+    stays: list[str] = Field(default_factory=list)
     predicted: list[dict[str, int | float]] = Field(default_factory=list)
     cost: dict[str, int | float | str] = Field(default_factory=dict)
     document: str | None = None
@@ -203,6 +204,7 @@ class Changed(Answer):
     done: list[str] = Field(default_factory=list)
     usd_per_hour: float | None = None
     keeps_billing: list[str] = Field(default_factory=list)
+    stays: list[str] = Field(default_factory=list)
 
 
 class Phase(Part):

@@ -78,6 +78,7 @@ class Plan(BaseModel):
         price: What it costs per hour from then on (deploy) or saves (destroy, stop).
         settings: The resolved settings, for the reader.
         keeps_billing: What goes on costing money afterwards.
+        stays: What is left afterwards and costs nothing, with what removes it.
         warnings: What the reader should know first.
         notes: Choices that were made for the reader, each with its reason.
     """
@@ -92,6 +93,7 @@ class Plan(BaseModel):
     price: Price | None = None
     settings: list[Setting] = Field(default_factory=list)
     keeps_billing: list[str] = Field(default_factory=list)
+    stays: list[str] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
 
@@ -141,6 +143,7 @@ class StoredPlan(BaseModel):
             ],
             depends_on=plan.live,
             keeps_billing=plan.keeps_billing,
+            stays=plan.stays,
             warnings=plan.warnings,
             notes=plan.notes,
             document=document,

@@ -77,7 +77,8 @@ async def plan_deployment(target: GceLooking, spec: GceSpec) -> Plan:
         keeps_billing=[
             "The machine is paid for whether anybody asks or not, until stop_serving with "
             "options={'power_off': true} or destroy.",
-            "Its data disk stays after destroy, unless options={'data_disk': true}.",
+            "Its data disk stays after destroy, and is paid for, unless options={'data_disk': "
+            "true}.",
         ],
         warnings=[*world.problems, *choice.warnings, *fit_warnings, *_habits(full, world)],
         notes=[*choice.notes, *_notes(full, world)],

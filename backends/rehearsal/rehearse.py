@@ -120,8 +120,7 @@ class Rehearsal:
 
         self._part("Destroy it: once for the plan, once with its id")
         gone = await end(self.guest, "destroy", self.here)
-        for item in gone.get("keeps_billing", []):
-            self.show.say(f"goes on billing: {item}")
+        self._left(gone)
         if issubclass(self.cls, CanDestroy) and "data_disk" in self.cls.DestroyOptions.model_fields:
             self.show.say("Its data disk was kept; it is deleted by its own plan.")
             await end(self.guest, "destroy", self.here | {"options": {"data_disk": True}})
@@ -179,11 +178,17 @@ class Rehearsal:
                 shifted["shares"], {"revision": "revision", "percent": "%", "tag": "tag"}
             )
 
+    def _left(self, ended: Json) -> None:
+        """Say what an end leaves: at a price, and at none."""
+        for item in ended.get("keeps_billing", []):
+            self.show.say(f"goes on billing: {item}")
+        for item in ended.get("stays", []):
+            self.show.say(f"stays and costs nothing: {item}")
+
     async def _stop_and_start(self) -> None:
         self._part("Stop it, and start it again" if self.can("start_serving") else "Stop it")
         stopped = await end(self.guest, "stop_serving", self.here)
-        for item in stopped.get("keeps_billing", []):
-            self.show.say(f"goes on billing: {item}")
+        self._left(stopped)
         await until_stopped(self.guest, self.here, READY_TIMEOUT_S)
         if self.can("start_serving"):
             started = await self.guest.ask("start_serving", **self.here)

@@ -58,7 +58,7 @@ async def plan_destroy(target: SageMakerLooking, name: str, options: SageMakerEn
             f"{target.call('wait_until_ready', name)}.",
         )
     configs = await _all_configs(target, deployed)
-    steps, keeps = await _deletions(target, deployed, configs, options)
+    steps, keeps, stays = await _deletions(target, deployed, configs, options)
     hosts = any(step.data["thing"] == "no component" for step in steps)
     if busy or hosts:
         steps = [
@@ -91,6 +91,7 @@ async def plan_destroy(target: SageMakerLooking, name: str, options: SageMakerEn
         live={f"endpoint {name} in {region}": _ending_state(deployed, busy=busy)},
         price=Price(usd_per_hour=0, basis="nothing of it runs afterwards"),
         keeps_billing=keeps,
+        stays=stays,
         warnings=[
             "Nobody is answered any more, and the capacity may not come back.",
             *(
@@ -126,7 +127,7 @@ async def _all_configs(target: SageMakerLooking, deployed: Deployed) -> list[Con
 
 async def _deletions(
     target: SageMakerLooking, deployed: Deployed, configs: list[Config], options: SageMakerEnd
-) -> tuple[list[Step], list[str]]:
+) -> tuple[list[Step], list[str], list[str]]:
     name, region = deployed.name, deployed.region
     hosting = [item for item in configs if item.of_components]
     steps: list[Step] = await component_ending.deletions(target, deployed) if hosting else []
@@ -185,9 +186,8 @@ async def _deletions(
     keeps = [
         f"Its log {deployed.log_group} stays, at 0.03 USD per GiB and month (written at "
         f"{USD_PER_GIB_LOGS.value:g} USD a GiB).",
-        *role_note,
     ]
-    return [*steps, *role_steps], keeps
+    return [*steps, *role_steps], keeps, role_note
 
 
 async def _scaling_steps(target: SageMakerLooking, deployed: Deployed) -> list[Step]:
@@ -223,10 +223,11 @@ async def _role_steps(
     if role is None:
         return [], []
     if not role.ours:
-        return [], [f"The role {role_name} is not ours and stays."]
+        return [], [f"The role {role_name}, which is not ours."]
     if not options.role:
         return [], [
-            f"The role {role_name} stays and costs nothing; options={{'role': true}} deletes it."
+            f"The role {role_name}, which nothing uses then: destroy(target={TARGET!r}, "
+            f"name={name!r}, options={{'role': true}}) deletes it."
         ]
     steps = [
         _step(
@@ -300,7 +301,7 @@ async def plan_stop(target: SageMakerLooking, name: str) -> Plan:
         ],
         live={f"endpoint {name} in {region}": state_of(deployed)},
         price=Price(usd_per_hour=0, basis="no instance runs; configuration and model are free"),
-        keeps_billing=[],
+        stays=[f"Its configuration {config.name} and its model, from which it is made again."],
         warnings=[
             "SageMaker cannot scale this endpoint to zero and keep it: only what is deployed with "
             "options.scale_to_zero can, in some regions.",

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 # An alarm that has not woken anything by then will not.
 _WAKES_WITHIN_S = 300.0
 
+_AT_MOST = "at most: it is not told yet which type of the pool was placed"
+
 
 class SageMakerLooking(SageMakerFinding):
     """Reads of an account's endpoints with an L4."""
@@ -61,6 +63,8 @@ class SageMakerLooking(SageMakerFinding):
         model = await self.model_of(deployed)
         created = deployed.endpoint.created_at if deployed.endpoint else 0.0
         note = judged.words if judged.state != "ready" else None
+        if rate and _at_most(deployed):
+            note = f"{note}; USD/h is {_AT_MOST}"
         return Deployment(
             target=self.target,
             name=deployed.name,
@@ -175,16 +179,16 @@ class SageMakerLooking(SageMakerFinding):
         if endpoint is None or (endpoint.status == "Failed" and not endpoint.placed):
             return 0.0
         placed = _placed(deployed)
-        if not placed and endpoint.status == "Creating":
-            if not endpoint.placed and not sight.stream:
-                return 0.0  # nothing is charged before an instance is placed
-            if len(deployed.types) == 1 and deployed.config is not None:
-                count = sum(variant.count for variant in deployed.config.variants)
-                placed = {deployed.types[0]: count}
-        if not placed and _counts_none(endpoint):
-            return 0.0  # scaled to zero
         if not placed:
-            return None
+            # Before an instance is placed nothing is charged, nor where it scaled to zero.
+            waits = endpoint.status == "Creating" and not endpoint.placed and not sight.stream
+            if waits or _counts_none(endpoint):
+                return 0.0
+            if endpoint.status != "Creating" or deployed.config is None:
+                return None
+            # What logs is placed and paid for, on whichever type: the dearest, until that is told.
+            count = sum(variant.count for variant in deployed.config.variants)
+            return (await self.pool_price(deployed.region, deployed.types, count)).usd_per_hour
         rates: dict[str, Fact] = await self.catalogue.rates(deployed.region, list(placed))
         if len(rates) < len(placed):
             return None
@@ -314,6 +318,8 @@ class SageMakerLooking(SageMakerFinding):
             "region": deployed.region,
             "instance_types": ", ".join(deployed.types) or "unknown",
         }
+        if rate and _at_most(deployed):
+            facts["usd_per_hour_is"] = _AT_MOST
         if deployed.config is not None:
             facts["endpoint_config"] = deployed.config.name
         if model is not None:
@@ -430,6 +436,11 @@ def _placed(deployed: Deployed) -> dict[str, int]:
             if kind in TYPES and count:
                 found[kind] = found.get(kind, 0) + count
     return found
+
+
+def _at_most(deployed: Deployed) -> bool:
+    """Whether an instance that is paid for may be of any of several types."""
+    return not _placed(deployed) and len(deployed.types) > 1
 
 
 def _counts_none(endpoint: Endpoint) -> bool:

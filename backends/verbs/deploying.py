@@ -260,6 +260,7 @@ async def question(
     lines += [f"{index}. {step.title}" for index, step in enumerate(plan.steps, 1)]
     lines += plan.warnings
     lines += [f"Goes on billing: {item}" for item in plan.keeps_billing]
+    lines += [f"Stays and costs nothing: {item}" for item in plan.stays]
     return Elicit("\n".join(lines), Approval)
 
 
@@ -383,6 +384,7 @@ async def _run(app: App, backend: RunsPlans, stored: StoredPlan, fresh: Plan) ->
             plan_hash=stored.plan_hash,
             done=done,
             keeps_billing=plan.keeps_billing,
+            stays=plan.stays,
             next_steps=[f"get_status{call}"],
         )
     return await _after_the_end(backend, plan, stored.plan_hash, done)
@@ -402,6 +404,7 @@ async def _after_the_end(
         plan_hash=plan_hash,
         done=list(done),
         keeps_billing=plan.keeps_billing,
+        stays=plan.stays,
         next_steps=["list_deployments()"]
         if destroyed
         else [f"start_serving(target={plan.target!r}, name={plan.name!r})"],

@@ -366,13 +366,18 @@ async def test_a_start_that_crashes_is_told_while_sagemaker_still_says_creating(
     trouble, cause, fix = _STARTS[kind]
     without_cli(monkeypatch)
     cloud.fault(kind="start", service=NAME, times=-1, **trouble)
-    await deploy(caller, instance_types=ONE, startup_timeout_s=2400)
+    pool = kind == "no cache"
+    types = [*ONE, "ml.g6.2xlarge"] if pool else ONE
+    await deploy(caller, instance_types=types, startup_timeout_s=2400)
     early = await settled(caller)
     assert early["state"] == "failed", early["summary"]
     assert "goes on saying Creating until its health-check window of 2400 s" in early["summary"]
     assert cause in early["error_cause"], early
     assert fix in early["next_steps"][0], early
-    assert "usd_per_hour" not in early or early["usd_per_hour"] > 0
+    # A dead engine's instance is paid for all the same, of whichever type it is.
+    assert early["usd_per_hour"] == (1.222 if pool else 1.1267)
+    assert (await caller.tool("list_deployments")).ok["usd_per_hour_now"] == early["usd_per_hour"]
+    assert ("at most" in str(early["facts"].get("usd_per_hour_is"))) == pool
     found = (await caller.tool("diagnose", target=TARGET, name=NAME)).ok
     assert cause in str(found)
     if kind != "gpu memory":

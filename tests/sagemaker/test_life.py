@@ -65,8 +65,12 @@ async def test_an_endpoint_from_quota_to_nothing_left(cloud: Cloud, caller: Call
     assert 0 < result["platform"]["overhead_latency_ms_mean"] < 100
     assert "no CLI and no SDK" in result["platform"]["note"]
 
+    kept = (await caller.tool("destroy", target=TARGET, name=NAME)).ok
+    assert [f"The role vllm-devops-{NAME}" in item for item in kept["stays"]] == [True]
+    assert not any("nothing" in item for item in kept["keeps_billing"])
     gone = await destroy(caller, role=True)
     assert any("Its log" in item for item in gone.ok["keeps_billing"])
+    assert "Goes on billing: Its log" in caller.questions[-1]
     assert f"vllm-devops-{NAME}" not in json.dumps(cloud.world())
     assert (await caller.tool("list_deployments")).ok["items"] == []
     # All of it would be made anew, for nothing of it is left.
