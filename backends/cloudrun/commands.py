@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from backends.cloudrun.spec import CloudRunSpec, folder_of, probe_of
 from backends.clouds.gcloud import joined
-from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.names import MANAGED_BY, MANAGED_BY_US, TTL_LABEL
 from backends.knowledge.cloudrun import CloudRunProfile
 
 MOUNT = "/mnt/models"
@@ -19,7 +19,6 @@ VOLUME = "model-volume"
 COPY_VOLUME = "weights"
 SPEC_LABEL = "vllm-devops-spec"
 TARGET_LABEL = "vllm-devops-target"
-TTL_LABEL = "vllm-devops-ttl-minutes"
 CANDIDATE_TAG = "candidate"
 
 INVOKER = "roles/run.invoker"

@@ -19,7 +19,7 @@ from backends.core.errors import (
 )
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.owned import together
-from backends.core.state import stamp
+from backends.core.state import ends_at, stamp
 from backends.core.words import plural
 from backends.knowledge.cloudrun import CloudRunProfile
 
@@ -375,6 +375,7 @@ class CloudRunLooking(Backend):
             expected_s=judged.expected_s,
             usd_per_hour=self.rate_now(service, judged),
             created_at=_when(service.created_at),
+            ends_at=_ends(service),
             checks=[
                 Check(
                     name=condition.type,
@@ -416,10 +417,7 @@ def model_of(service: RunService) -> str | None:
 
 def _ends(service: RunService) -> str | None:
     """When it is no longer wanted, by its label."""
-    from backends.cloudrun.commands import TTL_LABEL
-
-    minutes = service.labels.get(TTL_LABEL, "")
-    return _when(service.created_at + 60 * int(minutes)) if minutes.isdecimal() else None
+    return ends_at(service.created_at, service.labels)
 
 
 def _when(seconds: float) -> str | None:

@@ -85,6 +85,7 @@ class Deployment(Part):
     last_request_at: str | None = None
     no_request_for_h: float | None = None
     ends_at: str | None = None
+    overdue_h: float | None = None
     note: str | None = None
 
 
@@ -249,6 +250,7 @@ class Status(Answer):
     expected_s: float | None = None
     usd_per_hour: float | None = None
     created_at: str | None = None
+    ends_at: str | None = None
     checks: list[Check] = Field(default_factory=list)
     host: dict[str, str | int | float | bool] = Field(default_factory=dict)
     facts: dict[str, str | int | float | bool] = Field(default_factory=dict)

@@ -22,6 +22,8 @@ TARGETS: tuple[str, ...] = (
 
 MANAGED_BY = "managed-by"
 MANAGED_BY_US = "vllm-devops"
+# Where a cloud ends nothing by itself, how long a deployment is wanted for, in minutes.
+TTL_LABEL = "vllm-devops-ttl-minutes"
 
 # The strictest of the control planes: Cloud Run and queued resources allow 63 characters, but
 # SageMaker's endpoint configuration and our own suffixes (-config, -node) need room.

@@ -7,12 +7,13 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from backends.core.errors import DevopsError, SettingsError
+from backends.core.names import TTL_LABEL
 
 
 def now() -> datetime:
@@ -210,3 +211,16 @@ class StateDir:
             probe.touch()
             probe.unlink()
         return self.root
+
+
+def ends_at(began_s: float, labels: Mapping[str, str]) -> str | None:
+    """When a deployment is no longer wanted, by its label; None where it has no end.
+
+    Args:
+        began_s: Unix seconds; 0: unknown, or it does not run.
+        labels: Its labels or tags.
+    """
+    minutes = labels.get(TTL_LABEL, "")
+    if not began_s or not minutes.isdecimal():
+        return None
+    return stamp(datetime.fromtimestamp(began_s + 60 * int(minutes), UTC))

@@ -105,6 +105,7 @@ class LocalLooking(Backend):
                 next_steps=[self._call("get_status", name)],
             )
         answer = await self._running(record, progress)
+        answer.ends_at = _ends(record, answer.created_at)
         if detail:
             answer.host = await asyncio.to_thread(_host_facts, record)
         return answer

@@ -58,6 +58,7 @@ class SageMakerBackend(
 ):
     """Real-time endpoints on `ml.g6` instances."""
 
+    ttl: ClassVar[str] = "shown"
     Spec: ClassVar[type[DeploySpec]] = SageMakerSpec
     DestroyOptions: ClassVar[type[EndOptions]] = SageMakerEnd
     places_are: ClassVar[str] = "region, then fallback_regions"

@@ -27,7 +27,7 @@ def hosted(spec: SageMakerSpec, region: str, tag: ImageTag | None) -> tuple[Want
     image = spec.image or f"{registry(region)}:{tag.tag if tag else ''}"
     ami = spec.ami or ami_for(tag.cuda if tag is not None else (13, 0)).name
     container = commands.container(spec, image)
-    common = [spec.role, sorted(spec.tags)]
+    common = [spec.role, sorted(spec.all_tags)]
     model = commands.config_name(
         spec.name, commands.digest_of([container, argvs.specification(spec, ""), *common])
     )
@@ -48,7 +48,7 @@ def create_steps(
     spec: SageMakerSpec, world: World, place: Place, *, model_there: bool, config_there: bool
 ) -> list[Step]:
     """Model, configuration, an endpoint that hosts nothing, and the operation that puts it on."""
-    region, tags = place.region, commands.tags_of(spec.name, spec.tags)
+    region, tags = place.region, commands.tags_of(spec.name, spec.all_tags)
     what, config = hosted(spec, region, place.image)
     steps: list[Step] = []
     if not model_there:
@@ -72,7 +72,7 @@ def replace_steps(
         ConflictError: It hosts just that; or its instances would have to change, which a component
             cannot do.
     """
-    region, tags = place.region, commands.tags_of(spec.name, spec.tags)
+    region, tags = place.region, commands.tags_of(spec.name, spec.all_tags)
     what, config = hosted(spec, region, place.image)
     _refuse_other_instances(found, what, config)
     steps = [] if model_there else [model_step(spec, world, region, what, tags)]

@@ -20,7 +20,7 @@ from backends.core.errors import (
 )
 from backends.core.owned import together
 from backends.core.problems import words_of
-from backends.core.state import stamp
+from backends.core.state import ends_at, stamp
 from backends.knowledge.facts import Fact
 from backends.knowledge.sagemaker import TYPES
 from backends.sagemaker.finding import SageMakerFinding
@@ -76,6 +76,7 @@ class SageMakerLooking(SageMakerFinding):
             simulated=self.aws.rehearsal,
             usd_per_hour=rate,
             created_at=_when(created),
+            ends_at=_ends(deployed),
             note=f"{deployed.region}; {note}" if note else deployed.region,
         )
 
@@ -89,6 +90,12 @@ class SageMakerLooking(SageMakerFinding):
         if detail:
             await self._details(deployed, answer)
         return answer
+
+    async def last_request_at(self, name: str) -> float | None:
+        """The last minutes that had invocations, by CloudWatch; questions of ours count too."""
+        from backends.sagemaker.metrics import last_invocation_at
+
+        return await last_invocation_at(self, name)
 
     async def endpoint(self, name: str) -> Wire:
         """How it is invoked: SageMaker's runtime, requests signed as this login."""
@@ -371,6 +378,7 @@ class SageMakerLooking(SageMakerFinding):
             expected_s=judged.expected_s,
             usd_per_hour=rate,
             created_at=_when(endpoint.created_at) if endpoint else None,
+            ends_at=_ends(deployed),
             checks=checks,
             facts=facts,
             error=judged.error,
@@ -461,3 +469,9 @@ def _began(endpoint: Endpoint) -> float:
 
 def _when(seconds: float) -> str | None:
     return stamp(datetime.fromtimestamp(seconds, UTC)) if seconds else None
+
+
+def _ends(deployed: Deployed) -> str | None:
+    """When it is no longer wanted, by the tags of what it was made with."""
+    tags = deployed.config.tags if deployed.config else {}
+    return ends_at(deployed.endpoint.created_at if deployed.endpoint else 0.0, tags)

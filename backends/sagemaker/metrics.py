@@ -20,6 +20,9 @@ NOT_REACHABLE = (
 )
 WINDOW_S = 900
 _PERIOD_S = 60
+# How far back, and how finely, it is asked when a deployment was last used.
+_USED_WITHIN = timedelta(hours=24)
+_USED_PERIOD_S = 300
 _LAG = "CloudWatch is one to two minutes behind, in steps of a minute."
 
 
@@ -278,6 +281,62 @@ async def read_window(
 def _points(result: Mapping[str, Any], factor: float) -> Sequence[float]:
     pairs = zip(result.get("Timestamps") or (), result.get("Values") or (), strict=False)
     return [float(value) * factor for _, value in sorted(pairs, key=lambda pair: pair[0])]
+
+
+async def last_invocation_at(target: SageMakerLooking, name: str) -> float | None:
+    """When it was last invoked, within a day, to five minutes.
+
+    Args:
+        target: The target.
+        name: The deployment.
+
+    Returns:
+        Unix seconds, the end of the period at most now; 0: not within a day; None: it has no
+        endpoint that could have been.
+
+    Raises:
+        DevopsError: CloudWatch could not be asked.
+    """
+    deployed = await target.find(name)
+    sources = sources_of(deployed)
+    if not sources:
+        return None
+    now = datetime.now(UTC)
+    queries = [
+        {
+            "Id": f"m{index}",
+            "MetricStat": {
+                "Metric": {
+                    "Namespace": _SERVING,
+                    "MetricName": "Invocations",
+                    "Dimensions": [dict(item) for item in source.dimensions],
+                },
+                "Period": _USED_PERIOD_S,
+                "Stat": "Sum",
+            },
+            "ReturnData": True,
+        }
+        for index, source in enumerate(sources)
+    ]
+    results = await target.aws.items(
+        "cloudwatch",
+        "get_metric_data",
+        "MetricDataResults",
+        deployed.region,
+        MetricDataQueries=queries,
+        StartTime=now - _USED_WITHIN,
+        EndTime=now,
+        ScanBy="TimestampDescending",
+    )
+    used = [
+        moment.timestamp()
+        for result in results
+        for moment, count in zip(
+            result.get("Timestamps") or (), result.get("Values") or (), strict=False
+        )
+        if count > 0
+    ]
+    return min(max(used) + _USED_PERIOD_S, now.timestamp()) if used else 0.0
 
 
 async def benchmark_split(

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from backends.base import DeploySpec
 from backends.core.errors import InvalidInputError
-from backends.core.names import check_name
+from backends.core.names import TTL_LABEL, check_name
 from backends.knowledge.sagemaker import (
     AMIS,
     DEFAULT_POOL,
@@ -130,6 +130,12 @@ class SageMakerSpec(DeploySpec):
         description="CloudWatch alarms that undo a rollout; default: one of ours on 5xx errors.",
     )
     ignore_quota: bool = Field(False, description="Plan although quotas look short.")
+
+    @property
+    def all_tags(self) -> list[str]:
+        """Further tags, and how long it is wanted for: AWS ends nothing by itself."""
+        wanted = [f"{TTL_LABEL}={round(self.ttl_hours * 60)}"] if self.ttl_hours else []
+        return [*self.tags, *wanted]
 
     @field_validator("region")
     @classmethod

@@ -55,7 +55,7 @@ def wanted(
     container = commands.container(spec, image)
     # The name stands for the settings, so what has another setting has another name.
     draft = commands.variant(spec, "", "", ami, 1.0)
-    digest = commands.digest_of([container, draft, spec.role, sorted(spec.tags), beside])
+    digest = commands.digest_of([container, draft, spec.role, sorted(spec.all_tags), beside])
     name = commands.config_name(spec.name, digest)
     variant = commands.variant_name(digest)
     return Wanted(
@@ -79,7 +79,7 @@ def role_steps(spec: SageMakerSpec, world: World) -> list[Step]:
             Step(
                 title="Make a role that only this deployment runs as",
                 kind="aws",
-                argv=commands.create_role(region, spec.name, spec.tags),
+                argv=commands.create_role(region, spec.name, spec.all_tags),
                 data={"thing": "role", "id": role, "region": region},
                 creates=(f"IAM role {role}",),
                 undo=shown(commands.delete_role(region, role)),
@@ -106,7 +106,7 @@ def create_steps(
     spec: SageMakerSpec, world: World, place: Place, *, model_there: bool, config_there: bool
 ) -> list[Step]:
     """Model, configuration and endpoint in one region."""
-    region, tags = place.region, commands.tags_of(spec.name, spec.tags)
+    region, tags = place.region, commands.tags_of(spec.name, spec.all_tags)
     what = wanted(spec, region, place.image, 1.0)
     steps: list[Step] = []
     if not model_there:
@@ -134,7 +134,7 @@ def update_steps(
 ) -> list[Step]:
     """A new configuration, and the endpoint put on it: blue/green, or as a second variant."""
     region, name = place.region, spec.name
-    tags = commands.tags_of(name, spec.tags)
+    tags = commands.tags_of(name, spec.all_tags)
     serving = _serving(found)
     what = update_of(spec, place, found)
     steps = [] if model_there else [model_step(spec, world, region, what, tags)]

@@ -121,7 +121,7 @@ def _with_end(backend: CanDeploy, plan: Plan) -> Plan:
     if backend.ttl and backend.ttl != "shown":
         note = f"ttl_hours={hours:g}: the cloud itself ends it then (options.{backend.ttl})."
         return plan.model_copy(update={"notes": [*plan.notes, note]})
-    shown = "list_deployments says when it is over, but " if backend.ttl else ""
+    shown = "list_deployments and get_status say when it is over, but " if backend.ttl else ""
     warning = f"ttl_hours={hours:g}: {shown}nothing ends it by itself on {plan.target}; destroy it."
     return plan.model_copy(update={"warnings": [*plan.warnings, warning]})
 

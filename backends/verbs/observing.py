@@ -40,7 +40,7 @@ from backends.core.owned import together
 from backends.core.paging import page
 from backends.core.render import clip, to_tree
 from backends.core.words import plural
-from backends.verbs.usage import add_usage
+from backends.verbs.usage import add_usage, hours_since, overdue, say_overdue
 
 if TYPE_CHECKING:
     from backends.app import App
@@ -123,9 +123,14 @@ async def list_deployments(
         summary = f"{len(found.items)} deployed on {', '.join(asked)}, {cost:g} USD per hour now."
     if skipped:
         summary += f" Not set up, so not asked: {', '.join(sorted(skipped))}."
+    late = [
+        say_overdue(item.target, item.name, item.overdue_h or 0, managed=item.managed)
+        for item in overdue(found.items)
+    ]
     return DeploymentList(
         summary=summary,
-        warnings=[f"No price known for: {', '.join(unknown)}."] if unknown else [],
+        warnings=[warning for warning, _ in late]
+        + ([f"No price known for: {', '.join(unknown)}."] if unknown else []),
         items=items,
         total=len(found.items),
         next_cursor=next_cursor,
@@ -134,7 +139,7 @@ async def list_deployments(
         not_set_up=found.not_set_up,
         usd_per_hour_now=cost,
         could_save=savings,
-        next_steps=[saving.call for saving in savings]
+        next_steps=list(dict.fromkeys([*(call for _, call in late), *(s.call for s in savings)]))
         if found.items or not asked
         else [f"plan_deployment(target={easiest(asked)!r})"],
     )
@@ -205,7 +210,13 @@ async def get_status(app: App, target: str, name: str | None, *, detail: bool) -
     backend = app.backend(target, "get_status")
     name = await backend.resolve(name)
     async with explaining_absence(app, target, name):
-        return await backend.status(name, detail=detail)
+        status = await backend.status(name, detail=detail)
+    late_h = hours_since(status.ends_at)
+    if late_h is not None and late_h > 0:
+        warning, call = say_overdue(target, name, late_h, managed=status.managed)
+        status.warnings.insert(0, warning)
+        status.next_steps.append(call)
+    return status
 
 
 @asynccontextmanager

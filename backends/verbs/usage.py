@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from backends.core.answers import Saving
 from backends.core.errors import DevopsError
 from backends.core.owned import together
-from backends.core.state import stamp
+from backends.core.state import now, stamp
 
 if TYPE_CHECKING:
     from backends.app import App
@@ -40,6 +40,10 @@ async def add_usage(
     savings: list[Saving] = []
     others = [said for said in app.usage.idle if not said.startswith(f"{target}/")]
     app.usage.looked_at, app.usage.idle = time.monotonic(), others if target else []
+    for item in items:
+        late_h = hours_since(item.ends_at)
+        if late_h is not None and late_h > 0:
+            item.overdue_h = round(late_h, 2)
     for item in running:
         _since_start(item)
         why = _why_save(item, idle_s)
@@ -70,7 +74,8 @@ async def _ask(app: App, item: Deployment) -> None:
     if last is None:
         return
     if last <= 0:
-        item.no_request_for_h = _LOOKED_BACK_H
+        age_h = hours_since(item.created_at)
+        item.no_request_for_h = round(min(_LOOKED_BACK_H, age_h or _LOOKED_BACK_H), 2)
     else:
         item.last_request_at = stamp(datetime.fromtimestamp(last, UTC))
         item.no_request_for_h = round(max(0.0, time.time() - last) / _HOUR_S, 2)
@@ -78,15 +83,14 @@ async def _ask(app: App, item: Deployment) -> None:
 
 def _since_start(item: Deployment) -> None:
     """What it has cost at most: its present rate from its start on."""
-    age_h = _hours_since(item.created_at)
+    age_h = hours_since(item.created_at)
     if age_h is not None and item.usd_per_hour:
         item.usd_since_start_at_most = round(age_h * item.usd_per_hour, 2)
 
 
 def _why_save(item: Deployment, idle_s: float) -> str:
-    left = _hours_since(item.ends_at)
-    if left is not None and left > 0:
-        return f"its time (ttl_hours) was over {left:.1f} h ago"
+    if item.overdue_h is not None:
+        return f"its time (ttl_hours) was over {item.overdue_h:.1f} h ago"
     if item.state == "failed":
         return "it has failed and is still paid for"
     if item.note and "orphan" in item.note:
@@ -94,7 +98,7 @@ def _why_save(item: Deployment, idle_s: float) -> str:
     if item.state == "stopped":
         return "it is stopped, and what is left of it is paid for"
     quiet_h = item.no_request_for_h
-    age_h = _hours_since(item.created_at)
+    age_h = hours_since(item.created_at)
     young = age_h is not None and age_h * _HOUR_S < idle_s
     if idle_s and quiet_h is not None and quiet_h * _HOUR_S >= idle_s and not young:
         least = "at least " if item.last_request_at is None else ""
@@ -102,7 +106,32 @@ def _why_save(item: Deployment, idle_s: float) -> str:
     return ""
 
 
-def _hours_since(moment: str | None) -> float | None:
+def overdue(items: Sequence[Deployment]) -> list[Deployment]:
+    """What was to be gone by now, the longest overdue first."""
+    late = [item for item in items if item.overdue_h is not None]
+    return sorted(late, key=lambda item: -(item.overdue_h or 0))
+
+
+def say_overdue(target: str, name: str, late_h: float, *, managed: bool) -> tuple[str, str]:
+    """A warning that its time is over, and the call that ends it.
+
+    Nothing is deleted in the background: a person agrees to every deletion.
+    """
+    call = (
+        f"destroy(target={target!r}, name={name!r})"
+        if managed
+        else "Ask the person: it was not made by this server."
+    )
+    warning = (
+        f"OVERDUE: {target}/{name} was wanted until {late_h:.1f} h ago (ttl_hours), and nothing "
+        f"ends it by itself. Ask the person, then {call}"
+        if managed
+        else f"OVERDUE: {target}/{name} was wanted until {late_h:.1f} h ago (ttl_hours)."
+    )
+    return warning, call
+
+
+def hours_since(moment: str | None) -> float | None:
     """Hours since a moment, negative before it; None where it is not known."""
     if not moment:
         return None
@@ -110,4 +139,4 @@ def _hours_since(moment: str | None) -> float | None:
         then = datetime.fromisoformat(moment.replace("Z", "+00:00"))
     except ValueError:
         return None
-    return (datetime.now(UTC) - then).total_seconds() / _HOUR_S
+    return (now() - then).total_seconds() / _HOUR_S
