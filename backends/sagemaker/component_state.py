@@ -53,7 +53,8 @@ def judge_component(
         return _without_endpoint(deployed)
     if endpoint.status in BROKEN or endpoint.status == "Deleting":
         return judge(deployed, sight, now_s)
-    if endpoint.status in BUSY:
+    # Once it hosts something its own updates, as when instances come or go, change nothing of that.
+    if endpoint.status == "Creating" or (endpoint.status in BUSY and component is None):
         return _endpoint_busy(endpoint, now_s)
     if component is None:
         return Judgement(
@@ -214,7 +215,7 @@ def _asleep(
     problems: tuple[str, ...],
 ) -> Judgement:
     wakes = component.bounds.on or bool(component.bounds.problem)
-    there = sum(variant.count or 0 for variant in endpoint.variants)
+    there = any(variant.count != 0 for variant in endpoint.variants)
     left = (
         f"; {instances_in_words(deployed, endpoint)} still there and paid for until SageMaker "
         "takes it, about "

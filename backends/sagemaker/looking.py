@@ -454,7 +454,8 @@ def _at_most(deployed: Deployed) -> bool:
 def _counts_none(endpoint: Endpoint) -> bool:
     """Whether SageMaker says of every variant that it has no instance."""
     counts = [variant.count for variant in endpoint.variants]
-    return endpoint.status == "InService" and bool(counts) and not any(n != 0 for n in counts)
+    settled = endpoint.status in {"InService", "Updating", "SystemUpdating"}
+    return settled and bool(counts) and not any(n != 0 for n in counts)
 
 
 def _began(endpoint: Endpoint) -> float:

@@ -105,7 +105,8 @@ def hosting(**changes: Any) -> Deployed:
         bounds=Bounds(0, 2),
     )
     count = changes.pop("count", 1)
-    placed = endpoint(config=name, variants=(Variant(what.variant, 1.0, count, count),))
+    status = changes.pop("endpoint_status", "InService")
+    placed = endpoint(status, config=name, variants=(Variant(what.variant, 1.0, count, count),))
     component = None if changes.pop("empty", False) else replace(first, **changes)
     return Deployed(NAME, REGION, config(variant, name=name), placed, component)
 
