@@ -12,7 +12,6 @@ from tests.sagemaker.acting import (
     NAME,
     TARGET,
     deploy,
-    destroy,
     operations_at_once,
     settled,
     status,
@@ -74,18 +73,6 @@ async def test_what_does_not_go_with_it_is_refused_by_name(
     refused = (await _deploy(caller, **{option: value})).error
     assert refused["field"] == f"options.{option}"
     assert "does not go with scale_to_zero" in refused["message"]
-
-
-async def test_one_kind_is_not_made_of_the_other(
-    cloud: Cloud, caller: Caller, sent: list[list[str]]
-) -> None:
-    del cloud, sent
-    await deploy(caller, instance_types=ONE)
-    await settled(caller)
-    other = (await _deploy(caller)).error
-    assert other["code"] == "conflict"
-    assert "cannot be turned into one that scales to zero" in other["message"]
-    assert "destroy(" in other["next_action"]
 
 
 # ------------------------------------------------------------------------ cut off in between
@@ -219,26 +206,3 @@ async def test_it_is_stopped_for_good_and_started_again(
     assert shifted["code"] == "not_supported"
     more = (await caller.tool("update_scaling", target=TARGET, name=NAME, max_instances=3)).error
     assert "up to 2" in more["message"]
-
-
-async def test_what_is_not_ours_on_its_endpoint_is_never_taken_along(
-    cloud: Cloud, caller: Caller, sent: list[list[str]]
-) -> None:
-    del sent
-    await _deploy(caller, instances=2)
-    backend = _backend(cloud)
-    found = await backend.find(NAME)
-    assert found.component is not None
-    assert found.endpoint is not None
-    await backend.aws.call(
-        "sagemaker", "create_inference_component", "us-east-2",
-        InferenceComponentName="theirs", EndpointName=NAME,
-        VariantName=found.endpoint.variants[0].name, RuntimeConfig={"CopyCount": 1},
-        Specification={
-            "ModelName": found.component.model,
-            "ComputeResourceRequirements": {"MinMemoryRequiredInMb": 1024},
-        },
-    )  # fmt: skip
-    refused = (await destroy(caller)).error
-    assert refused["code"] == "not_managed"
-    assert "theirs" in refused["message"]

@@ -9,14 +9,20 @@ from typing import Any, cast
 import pytest
 
 from backends.base import Scaling
-from backends.core.errors import InvalidInputError, NotFoundError, NotManagedError
+from backends.core.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    NotManagedError,
+)
 from backends.sagemaker import component_ending, component_scaling
+from backends.sagemaker.component_deploying import check_kind
 from backends.sagemaker.component_later import put_on
 from backends.sagemaker.component_steps import create_steps
 from backends.sagemaker.components import Bounds, Component, component_of
 from backends.sagemaker.endpoints import Deployed
 from tests.sagemaker.acting import AtOnce
-from tests.sagemaker.made import NAME, OURS, hosting, place, request, world
+from tests.sagemaker.made import NAME, OURS, deployed, hosting, place, request, world
 
 BY_HAND = Bounds()
 ON, OFF = "register-scalable-target", "deregister-scalable-target"
@@ -26,11 +32,9 @@ COPIES = "update-inference-component-runtime-config"
 
 
 def commands(scaling: Scaling, **changes: Any) -> list[str]:
-    deployed = hosting(**changes)
-    assert deployed.component is not None
-    return [
-        step.argv[2] for step in component_scaling._steps(deployed, deployed.component, scaling)
-    ]
+    found = hosting(**changes)
+    assert found.component is not None
+    return [step.argv[2] for step in component_scaling._steps(found, found.component, scaling)]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +90,18 @@ def test_what_the_api_leaves_out_has_sagemakers_own_values() -> None:
     assert (found.copies, found.desired, found.startup_timeout_s) == (0, 0, 600)
 
 
+def test_one_kind_of_endpoint_is_not_made_of_the_other() -> None:
+    target = cast("Any", FakeTarget(FakeApi(None)))
+    zero, plain = request(scale_to_zero=True), request()
+    with pytest.raises(ConflictError, match="cannot be turned into one that scales to zero") as one:
+        check_kind(target, zero, deployed())
+    assert "destroy(" in one.value.next_action
+    with pytest.raises(ConflictError, match="would have to be another endpoint"):
+        check_kind(target, plain, hosting())
+    for spec, found in ((zero, hosting()), (plain, deployed()), (zero, None)):
+        check_kind(target, spec, found)
+
+
 # ------------------------------------------------------------------------------- ending it
 
 
@@ -112,6 +128,13 @@ class FakeApi:
         return self.tags
 
 
+class FakeAws:
+    """CloudWatch, with no alarm."""
+
+    async def call(self, *_: str, **__: Any) -> dict[str, Any]:
+        return {"MetricAlarms": []}
+
+
 class FakeTarget:
     """As much of the target as an end needs."""
 
@@ -119,20 +142,20 @@ class FakeTarget:
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
-        self.aws = self
-
-    async def call(self, *_: str, **__: Any) -> dict[str, Any]:
-        return {"MetricAlarms": []}
+        self.aws = FakeAws()
 
     def at(self, name: str) -> str:
         return f"{self.target}/{name}"
+
+    def call(self, tool: str, name: str) -> str:
+        return f"{tool}(target={self.target!r}, name={name!r})"
 
     def remember(self, name: str, region: str) -> None:
         """Nothing to keep."""
 
 
-async def _deletions(api: FakeApi, deployed: Deployed) -> list[str]:
-    steps = await component_ending.deletions(cast("Any", FakeTarget(api)), deployed)
+async def _deletions(api: FakeApi, found: Deployed) -> list[str]:
+    steps = await component_ending.deletions(cast("Any", FakeTarget(api)), found)
     return [step.argv[2] for step in steps]
 
 
