@@ -9,6 +9,7 @@ its CLIs and everything else are real.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -65,13 +66,15 @@ class Rehearsal:
         guest: The client.
         target: The target.
         out: Folder for the benchmark's chart and figures.
+        options: Options of the plan; what is not said is the target's own choice.
     """
 
-    def __init__(self, guest: Guest, target: str, out: Path) -> None:
+    def __init__(self, guest: Guest, target: str, out: Path, options: Json | None = None) -> None:
         self.guest = guest
         self.show = guest.terminal
         self.target = target
         self.here: Json = {"target": target, "name": NAME}
+        self.wanted: Json = self.here | ({"options": options} if options else {})
         self.out = out
         self.cls = backend_class(target)
         self._parts = 0
@@ -142,7 +145,7 @@ class Rehearsal:
     async def _plan(self) -> Json:
         """Plan a deployment; weights that it misses are staged first, as the refusal says."""
         try:
-            return await self.guest.ask("plan_deployment", **self.here)
+            return await self.guest.ask("plan_deployment", **self.wanted)
         except RefusedError as refused:
             told = _STAGE.search(str(refused.error.get("next_action", "")))
             if not self.can("stage_model") or told is None:
@@ -150,7 +153,7 @@ class Rehearsal:
             self.show.warn(str(refused.error["message"]))
             staged = await self.guest.ask("stage_model", target=self.target, model=told[1])
             await until_finished(self.guest, str(staged["operation_id"]), "Staging")
-            return await self.guest.ask("plan_deployment", **self.here)
+            return await self.guest.ask("plan_deployment", **self.wanted)
 
     async def _look_at_host(self) -> None:
         """Whether the machine still is what an engine needs, where the target has machines."""
@@ -230,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.scale_to_zero:
             await zero_walk.walk(guest, options.target, NAME)
         else:
-            await Rehearsal(guest, options.target, out).walk()
+            await Rehearsal(guest, options.target, out, dict(options.option)).walk()
 
     return run_walk(
         walk,
@@ -252,6 +255,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument(
+        "--option",
+        type=_option,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of plan_deployment, as JSON or as a word; may be given several times",
+    )
+    parser.add_argument(
         "--scale-to-zero",
         action="store_true",
         help="walk the life of what goes to no instance and is woken by a request instead "
@@ -270,6 +281,17 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, help="folder for chart and figures; default: build/rehearse/TARGET"
     )
     return parser
+
+
+def _option(text: str) -> tuple[str, object]:
+    """`KEY=VALUE` as an option of plan_deployment."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ async def test_a_price_comes_from_the_live_list_and_else_says_its_age(
 ) -> None:
     cloud.fault(host="cloudbilling.googleapis.com", status=503)
     planned = (await caller.tool("plan_deployment", target=L4, name="gemma4")).ok
-    assert "days old, not read now" in planned["price"]["basis"]
+    assert " old, not read now" in planned["price"]["basis"]
     assert planned["price"]["usd_per_hour"] == 1.4209
     cloud.mend()
     fresh = make_app(cloud.state_dir, rehearsal=True, targets=TARGETS)

@@ -107,7 +107,7 @@ async def test_what_the_list_lacks_is_dated_and_what_nobody_has_is_no_number() -
     elsewhere = prices.machine_rate("us-central1-a", "n1-standard-2", False)
     assert elsewhere == gce.machine_rate("us-central1-a", "n1-standard-2", False)
     assert elsewhere is not None
-    assert "days old, not read now" in prices.freshness(elsewhere.fact, live=elsewhere.live)
+    assert " old, not read now" in prices.freshness(elsewhere.fact, live=elsewhere.live)
     assert prices.chip_hour("reservation", "us-east5-b") == (None, False)
     assert prices.chip_hour("spot", "southamerica-west1-a") == (None, False)
     assert prices.machine_rate("mars-west1-a", "n1-standard-2", False) is None

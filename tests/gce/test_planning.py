@@ -85,7 +85,7 @@ async def test_spot_a_public_address_and_a_dated_price_without_the_price_list(
     assert not [step for step in spot["steps"] if "routers" in step["command"]]
     assert "30 s notice" in " ".join(spot["warnings"])
     assert spot["price"]["usd_per_hour"] < 0.4
-    assert "days old, not read now" in spot["price"]["basis"]
+    assert " old, not read now" in spot["price"]["basis"]
 
 
 async def test_capacity_shows_quota_price_and_what_was_seen_when(

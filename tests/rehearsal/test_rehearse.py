@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ def test_what_a_target_cannot_do_is_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state_dir, out = tmp_path / "state", tmp_path / "out"
-    code = rehearse.main(["local", f"--state-dir={state_dir}", f"--out={out}"])
+    chosen = ["--option=startup_speed=1000", "--option=served_model_name=mine"]
+    code = rehearse.main(["local", f"--state-dir={state_dir}", f"--out={out}", *chosen])
     said = capsys.readouterr().out
     assert code == 0, said
     assert walked(said) == [
@@ -39,6 +41,8 @@ def test_what_a_target_cannot_do_is_left_out(
         "list_deployments",
     ]
     assert (out / "levels.csv").is_file()
+    # What was chosen is what was measured.
+    assert json.loads((out / "run.json").read_text(encoding="utf-8"))["endpoint"]["model"] == "mine"
     assert left_running(state_dir) == []
 
 
@@ -56,3 +60,9 @@ def test_a_target_that_cannot_scale_to_zero_says_so_before_anything_is_started(
     assert code == 2
     assert "local has no option to scale to zero" in capsys.readouterr().err
     assert not (tmp_path / "rehearsal").exists()
+
+
+def test_an_option_without_a_value_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        rehearse.main(["tpu-v6e", "--option=size"])
+    assert "'size' is not KEY=VALUE" in capsys.readouterr().err
