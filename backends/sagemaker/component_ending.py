@@ -130,6 +130,7 @@ def plan_stop(target: SageMakerLooking, deployed: Deployed) -> Plan:
             "Its instances until SageMaker takes them, about "
             f"{RELEASE_S.value / 60:.0f} minutes after the last copy."
         ],
+        stays=["Its endpoint, its component without copies, and its settings."],
         warnings=[
             "Nobody is answered meanwhile, and starting again needs a free instance (minutes, or "
             "none in this region).",

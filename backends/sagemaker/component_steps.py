@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from backends.core.errors import ConflictError
@@ -74,7 +75,10 @@ def replace_steps(
     """
     region, tags = place.region, commands.tags_of(spec.name, spec.all_tags)
     what, config = hosted(spec, region, place.image)
-    _refuse_other_instances(found, what, config)
+    _refuse_other_instances(found, what, config, spec.role or world.role_arn(spec.name))
+    if found.config is not None and found.config.variants:
+        # With other tags it would have another name; it is where the endpoint's instances are.
+        what = replace(what, variant=found.config.variants[0].name)
     steps = [] if model_there else [model_step(spec, world, region, what, tags)]
     component = found.component
     if component is None:
@@ -226,7 +230,7 @@ def left_for_later(step: Step, when: str) -> Step:
     )
 
 
-def _refuse_other_instances(found: Deployed, what: Wanted, config: str) -> None:
+def _refuse_other_instances(found: Deployed, what: Wanted, config: str, role: str) -> None:
     """Refuse what would change the instances of an endpoint that hosts components.
 
     Raises:
@@ -241,7 +245,11 @@ def _refuse_other_instances(found: Deployed, what: Wanted, config: str) -> None:
         for key in sorted({*before, *after} - {"VariantName", "InitialInstanceCount"})
         if _plain(before.get(key)) != _plain(after.get(key))
     ]
-    words = ", ".join(differ) or "role or tags"
+    if have.role_arn and have.role_arn != role:
+        differ.append("ExecutionRoleArn")
+    if not differ:
+        return
+    words = ", ".join(differ)
     raise ConflictError(
         f"{TARGET}/{found.name} stands on other instances than asked for ({words} differ), and "
         "what scales to zero is not moved to others.",

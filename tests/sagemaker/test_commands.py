@@ -104,6 +104,12 @@ def test_other_settings_of_vllm_leave_the_instances_of_what_scales_to_zero_alone
     assert one[1] == other[1]
     with pytest.raises(ConflictError, match="InstanceType differ"):
         replaced(types=["ml.g6.2xlarge"], instances=2)
+    # Other tags are no other instances: the component is put where they are.
+    tagged = replaced(types=["ml.g6.xlarge"], instances=2, tags=["team=sre"], max_model_len=4096)
+    create = next(step for step in tagged if step.data.get("thing") == "component")
+    running = hosting().config
+    assert running is not None
+    assert create.argv[create.argv.index("--variant-name") + 1] == running.variants[0].name
 
 
 def test_a_pool_and_a_single_type_exclude_each_other() -> None:
