@@ -29,6 +29,7 @@ from backends.core.answers import Capacity, Changed, LogsAnswer, ModelEntry, Tok
 from backends.core.errors import ConflictError, DevopsError
 from backends.core.option_names import ANY, zones_only
 from backends.core.plans import Plan, Step
+from backends.core.state import now
 from backends.gce.looking import GceLooking
 from backends.gce.spec import DestroyOptions, GceSpec, StopOptions
 from backends.knowledge import gce
@@ -194,6 +195,13 @@ class GceT4Backend(
         return HostWorkers(await self.hosting.host(machine), gce.PORT)
 
     # --------------------------------------------------------------------------------- reading
+
+    async def last_request_at(self, name: str) -> float | None:
+        """When its engine last had work, by its own log; None where the log does not tell."""
+        from backends.serving.last_traffic import READ_LINES, last_traffic_at
+
+        answer = await self.logs(name, "engine", READ_LINES)
+        return last_traffic_at(answer.text.splitlines(), now())
 
     async def logs(self, name: str, source: str | None, lines: int) -> LogsAnswer:
         """The newest lines of one of the machine's logs."""

@@ -24,6 +24,7 @@ from backends.base import (
 from backends.core.answers import Capacity, Changed, LogsAnswer, ModelEntry, TokenSaved
 from backends.core.option_names import ANY, zones_only
 from backends.core.plans import Plan, Step
+from backends.core.state import now
 from backends.knowledge.tpu import ZONES
 from backends.tpu.destroying import TpuDestroyOptions, TpuStopOptions
 from backends.tpu.looking import TpuLooking
@@ -131,6 +132,13 @@ class TpuBackend(
         request = await self.ours(name)
         self.must_run(request, "run_benchmark(runner=host)")
         return HostWorkers(await self.host(request), request.port)
+
+    async def last_request_at(self, name: str) -> float | None:
+        """When its engine last had work, by its own log; None where the log does not tell."""
+        from backends.serving.last_traffic import READ_LINES, last_traffic_at
+
+        answer = await self.logs(name, "container", READ_LINES)
+        return last_traffic_at(answer.text.splitlines(), now())
 
     async def logs(self, name: str, source: str | None, lines: int) -> LogsAnswer:
         """The newest lines of one source."""

@@ -10,6 +10,7 @@ import pytest
 from tests.support.clients import Caller
 from tests.support.cloud import Cloud
 from tests.support.reply import Reply
+from tests.support.traffic import seen_in_use
 
 ON = {"target": "gce-t4", "name": "t4"}
 _NOTHING: dict[str, list[str]] = {"instances": [], "disks": [], "routers": []}
@@ -78,6 +79,7 @@ async def test_from_the_plan_to_the_end(caller: Caller, cloud: Cloud) -> None:
         assert words in log.text, source
 
     await _measured_beside_the_engine(caller)
+    await seen_in_use(caller, "gce-t4")
 
     # It restarts under us, and its unit brings the server back; nobody is asked.
     before = told.structured["host"]["boot"]

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.support.clients import Caller
 from tests.support.cloud import Cloud
+from tests.support.traffic import seen_in_use
 from tests.tpu.acting import LONG, TARGET, deploy, destroy, operation, stop, until
 
 
@@ -74,6 +75,7 @@ async def test_spot_v6e_4_is_preempted_in_the_middle_of_a_benchmark(
         )
     ).ok  # fmt: skip
     await _measuring(caller, bench["operation_id"])
+    await seen_in_use(caller, TARGET)
     cloud.fault("tpu-preempted")
     failed = await until(caller, "failed")
     assert "preempted" in failed["summary"]
