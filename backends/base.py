@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -200,6 +200,27 @@ class Backend(abc.ABC):
 
         del name
         return self.target if self.target in PROFILES else None
+
+    async def leftovers(self, names: Collection[str]) -> dict[str, str]:
+        """What is left of deployments that are no more, by name, in words; it costs nothing.
+
+        Args:
+            names: Those that are deployed.
+
+        Raises:
+            DevopsError: It could not be asked.
+        """
+        del names
+        return {}
+
+    async def plan_leftovers(self, name: str) -> Plan | None:
+        """What deleting what is left of a name would do; None: nothing is left of it.
+
+        Raises:
+            DevopsError: It could not be asked.
+        """
+        del name
+        return None
 
     async def doctor(self) -> list[Check]:
         """What this target needs on this machine, each with the fix where it is missing."""

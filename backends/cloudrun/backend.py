@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import SecretStr
@@ -95,6 +95,20 @@ class CloudRunBackend(
         from backends.cloudrun.deploying import plan_deployment
 
         return await plan_deployment(self, spec)
+
+    async def leftovers(self, names: Collection[str]) -> dict[str, str]:
+        """Service accounts of deployments that are no more."""
+        from backends.clouds.google_leftovers import accounts_left
+
+        return await accounts_left(self.cloud, self.target, names)
+
+    async def plan_leftovers(self, name: str) -> Plan | None:
+        """Delete such an account."""
+        from backends.clouds.google_leftovers import plan_account_left
+
+        settings = self.services.settings
+        bucket = settings.google_cloud_bucket or f"{await self.cloud.project()}-bucket"
+        return await plan_account_left(self.cloud, self.target, name, bucket=bucket)
 
     async def plan_destroy(self, name: str) -> Plan:
         """The service and what was made for it; bucket, image and secret stay."""

@@ -116,6 +116,7 @@ class DeploymentList(Answer):
     not_answering: list[NotAsked] = Field(default_factory=list)
     not_set_up: list[NotAsked] = Field(default_factory=list)
     usd_per_hour_now: float | None = None
+    left_over: list[str] = Field(default_factory=list)
     could_save: list[Saving] = Field(default_factory=list)
 
 

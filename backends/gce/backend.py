@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, SecretStr
@@ -97,6 +97,18 @@ class GceT4Backend(
         from backends.gce import ending
 
         return await ending.plan_stop(self, name, StopOptions.model_validate(options.model_dump()))
+
+    async def leftovers(self, names: Collection[str]) -> dict[str, str]:
+        """Service accounts of deployments that are no more."""
+        from backends.clouds.google_leftovers import accounts_left
+
+        return await accounts_left(self.cloud, self.target, names)
+
+    async def plan_leftovers(self, name: str) -> Plan | None:
+        """Delete such an account."""
+        from backends.clouds.google_leftovers import plan_account_left
+
+        return await plan_account_left(self.cloud, self.target, name)
 
     async def plan_destroy(self, name: str) -> Plan:
         """The machine and what was made for it; the data disk stays."""

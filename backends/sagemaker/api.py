@@ -167,6 +167,19 @@ class SageMakerApi:
             if is_ours(tag) and tag.get(NAME_TAG) == name
         ]
 
+    async def models_of_all(self, region: str) -> dict[str, str]:
+        """Every model of ours in a region, and the deployment that it was made for."""
+        found = await self._aws.items(
+            "sagemaker", "list_models", "Models", region, NameContains="-vllm-"
+        )
+        named = [item for item in found if deployment_of(str(item["ModelName"])) is not None]
+        tags = await asyncio.gather(*(self._tags(region, str(item["ModelArn"])) for item in named))
+        return {
+            str(item["ModelName"]): str(tag[NAME_TAG])
+            for item, tag in zip(named, tags, strict=True)
+            if is_ours(tag) and NAME_TAG in tag
+        }
+
     async def all_deployed(self, region: str) -> list[Deployed]:
         """Every endpoint of a region, and every configuration of ours that has none (stopped)."""
         names, configs = await together(

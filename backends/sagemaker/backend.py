@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends.base import (
@@ -90,6 +90,18 @@ class SageMakerBackend(
         if not isinstance(options, SageMakerEnd):
             raise TypeError(f"{self.target} takes SageMakerEnd, not {type(options).__name__}")
         return await destroying.plan_destroy(self, name, options)
+
+    async def leftovers(self, names: Collection[str]) -> dict[str, str]:
+        """Roles and models of deployments that are no more."""
+        from backends.sagemaker.leftovers import all_left
+
+        return await all_left(self, names)
+
+    async def plan_leftovers(self, name: str) -> Plan | None:
+        """Delete them."""
+        from backends.sagemaker.leftovers import plan_left
+
+        return await plan_left(self, name)
 
     async def plan_stop(self, name: str) -> Plan:
         """The endpoint goes, its settings stay."""

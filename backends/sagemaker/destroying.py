@@ -134,7 +134,7 @@ async def _deletions(
     if deployed.endpoint is not None and deployed.endpoint.status != "Deleting":
         steps += await _scaling_steps(target, deployed)
         steps.append(
-            _step(
+            deletion(
                 f"Delete the endpoint {name} in {region}, which ends the cost",
                 commands.delete_endpoint(region, name),
                 "no endpoint",
@@ -145,7 +145,7 @@ async def _deletions(
     models: dict[tuple[str, str], None] = {}
     for config in configs:
         steps.append(
-            _step(
+            deletion(
                 f"Delete the endpoint configuration {config.name} in {config.region}",
                 commands.delete_config(config.region, config.name),
                 "no config",
@@ -164,7 +164,7 @@ async def _deletions(
         # A model that somebody else made stays, whatever configuration of ours names it.
         if commands.deployment_of(model) == name:
             steps.append(
-                _step(
+                deletion(
                     f"Delete the model {model} in {place}",
                     commands.delete_model(place, model),
                     "no model",
@@ -174,7 +174,7 @@ async def _deletions(
             )
     if await _has_alarm(target, region, name):
         steps.append(
-            _step(
+            deletion(
                 "Delete the alarm of its updates",
                 commands.delete_alarm(region, name),
                 "no alarm",
@@ -182,7 +182,7 @@ async def _deletions(
                 region,
             )
         )
-    role_steps, role_note = await _role_steps(target, deployed, options)
+    role_steps, role_note = await role_deletions(target, name, region, wanted=options.role)
     keeps = [
         f"Its log {deployed.log_group} stays, at 0.03 USD per GiB and month (written at "
         f"{USD_PER_GIB_LOGS.value:g} USD a GiB).",
@@ -196,7 +196,7 @@ async def _scaling_steps(target: SageMakerLooking, deployed: Deployed) -> list[S
 
     name, region = deployed.name, deployed.region
     return [
-        _step(
+        deletion(
             f"End the automatic scaling of {variant}",
             commands.deregister_scaling(region, name, variant),
             "no scaling",
@@ -214,23 +214,30 @@ async def _has_alarm(target: SageMakerLooking, region: str, name: str) -> bool:
     return bool(answer.get("MetricAlarms"))
 
 
-async def _role_steps(
-    target: SageMakerLooking, deployed: Deployed, options: SageMakerEnd
+async def role_deletions(
+    target: SageMakerLooking, name: str, region: str, *, wanted: bool
 ) -> tuple[list[Step], list[str]]:
-    name, region = deployed.name, deployed.region
+    """The steps that delete a deployment's role, and else what is said of it that stays.
+
+    Args:
+        target: The target.
+        name: The deployment.
+        region: Any of its partition.
+        wanted: Whether it is to be deleted.
+    """
     role_name = commands.role_name(name)
     role = await role_of(target.aws, region, role_name)
     if role is None:
         return [], []
     if not role.ours:
         return [], [f"The role {role_name}, which is not ours."]
-    if not options.role:
+    if not wanted:
         return [], [
-            f"The role {role_name}, which nothing uses then: destroy(target={TARGET!r}, "
-            f"name={name!r}, options={{'role': true}}) deletes it."
+            f"The role {role_name}, which nothing uses then: options={{'role': true}} deletes it "
+            f"with the rest, {target.call('destroy', name)} also later."
         ]
     steps = [
-        _step(
+        deletion(
             f"Delete the role {role_name} that was made for it",
             commands.delete_role(region, role_name),
             "no role",
@@ -241,7 +248,7 @@ async def _role_steps(
     if role.policy:
         steps.insert(
             0,
-            _step(
+            deletion(
                 f"Take the rights of the role {role_name}",
                 commands.delete_policy(region, role_name),
                 "no policy",
@@ -252,7 +259,8 @@ async def _role_steps(
     return steps, []
 
 
-def _step(title: str, argv: commands.Argv, thing: str, id: str, region: str) -> Step:
+def deletion(title: str, argv: commands.Argv, thing: str, id: str, region: str) -> Step:
+    """A step that deletes something; that it is gone already is no failure."""
     data = {"thing": thing, "id": id, "region": region, "missing_ok": True}
     return Step(title=title, kind="aws", argv=argv, data=data)
 

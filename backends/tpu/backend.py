@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import SecretStr
@@ -77,6 +78,18 @@ class TpuBackend(
         from backends.tpu.gke import manifest
 
         return manifest(TpuSpec.model_validate(plan.spec))
+
+    async def leftovers(self, names: Collection[str]) -> dict[str, str]:
+        """Service accounts of deployments that are no more."""
+        from backends.clouds.google_leftovers import accounts_left
+
+        return await accounts_left(self.cloud, self.target, names)
+
+    async def plan_leftovers(self, name: str) -> Plan | None:
+        """Delete such an account."""
+        from backends.clouds.google_leftovers import plan_account_left
+
+        return await plan_account_left(self.cloud, self.target, name)
 
     async def plan_destroy(self, name: str) -> Plan:
         """The request with all it became, and what was made for it."""

@@ -168,7 +168,15 @@ async def _ending(backend: Any, verb: Verb, name: str, options: Mapping[str, Any
         stops = cast("CanStop", backend)
         return await stops.plan_stop_as(name, parse_end(stops.target, stops.StopOptions, options))
     ends = cast("CanDestroy", backend)
-    return await ends.plan_destroy_as(name, parse_end(ends.target, ends.DestroyOptions, options))
+    parsed = parse_end(ends.target, ends.DestroyOptions, options)
+    try:
+        return await ends.plan_destroy_as(name, parsed)
+    except NotFoundError:
+        # A deploy that was killed may have left what costs nothing.
+        left = await ends.plan_leftovers(name)
+        if left is None:
+            raise
+        return left
 
 
 async def _kept(app: App, plan: Plan, options: Mapping[str, Any]) -> PlanAnswer:

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+# A look for what costs nothing does not hold up the list of what does.
+_LEFT_S = 8.0
+
 
 @dataclass(frozen=True)
 class Found(Generic[_T]):
@@ -97,6 +100,31 @@ async def _gather(
     return found
 
 
+async def _left_over(app: App, asked: Sequence[str], found: Found[Deployment]) -> list[str]:
+    """What is left of deployments that are no more: it costs nothing, and is not forgotten."""
+    silent = {entry.target for entry in found.silent}
+
+    at_work = [item for item in await asyncio.to_thread(app.operations.all) if not item.finished]
+
+    async def of(target: str) -> list[str]:
+        names = {item.name for item in found.items if item.target == target}
+        names |= {item.name for item in at_work if item.target == target and item.name}
+        try:
+            async with asyncio.timeout(_LEFT_S):
+                left = await app.backends.get(target).leftovers(names)
+        except (TimeoutError, DevopsError) as error:
+            why = error.message if isinstance(error, DevopsError) else "no answer in time"
+            return [f"Whether something is left over on {target} is not known: {why}"]
+        return [
+            f"{what} is left of {target}/{name} and costs nothing; unless it is just being made, "
+            f"destroy(target={target!r}, name={name!r}) deletes it."
+            for name, what in left.items()
+        ]
+
+    answers = await asyncio.gather(*(of(target) for target in asked if target not in silent))
+    return [line for lines in answers for line in lines]
+
+
 async def list_deployments(
     app: App, target: str | None, limit: int, cursor: str | None
 ) -> DeploymentList:
@@ -111,7 +139,9 @@ async def list_deployments(
         found = await gather_deployments(app, app.targets)
     skipped = {entry.target for entry in found.not_set_up}
     asked = [name for name in ((target,) if target else app.targets) if name not in skipped]
-    savings = await add_usage(app, found.items, target)
+    savings, left = await asyncio.gather(
+        add_usage(app, found.items, target), _left_over(app, asked, found)
+    )
     items, next_cursor = page(found.items, limit, cursor)
     unknown = [f"{item.target}/{item.name}" for item in found.items if item.usd_per_hour is None]
     cost = None if found.silent else sum(item.usd_per_hour or 0 for item in found.items)
@@ -138,6 +168,7 @@ async def list_deployments(
         not_answering=found.silent,
         not_set_up=found.not_set_up,
         usd_per_hour_now=cost,
+        left_over=left,
         could_save=savings,
         next_steps=list(dict.fromkeys([*(call for _, call in late), *(s.call for s in savings)]))
         if found.items or not asked

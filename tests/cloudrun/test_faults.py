@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backends.cloudrun import running
-from tests.cloudrun.acting import L4, RTX, deploy, given, renew, settled, until
+from tests.cloudrun.acting import L4, RTX, deploy, destroy, given, renew, settled, until
 from tests.cloudrun.conftest import TARGETS, Cloud
 from tests.support.clients import Caller, connected, make_app
 
@@ -331,3 +331,23 @@ async def test_a_service_that_is_not_ours_is_seen_and_never_changed(
             refused = (await other.tool(tool, target=L4, name="gemma4", **arguments)).error
             assert refused["code"] == "not_managed"
             assert "--update-labels=managed-by=vllm-devops" in refused["next_action"]
+
+
+async def test_an_account_that_a_killed_deploy_left_is_mentioned_and_can_be_deleted(
+    cloud: Cloud, caller: Caller
+) -> None:
+    # What its first step makes, before the server that ran it was killed.
+    account = {"displayName": "vllm-devops gemma4", "description": "managed-by=vllm-devops"}
+    cloud.google(
+        "POST",
+        f"https://iam.googleapis.com/v1/projects/{cloud.running.project}/serviceAccounts",
+        {"accountId": "vllm-l4-gemma4", "serviceAccount": account},
+    )
+    listed = (await caller.tool("list_deployments", target=L4)).ok
+    assert listed["items"] == []
+    assert "the service account vllm-l4-gemma4@" in listed["left_over"][0]
+    assert f"destroy(target='{L4}', name='gemma4')" in listed["left_over"][0]
+    assert "left_over" not in (await caller.tool("list_deployments", target=RTX)).ok
+    gone = await destroy(caller)
+    assert gone.ok["state"] == "stopped"
+    assert "left_over" not in (await caller.tool("list_deployments", target=L4)).ok
