@@ -11,8 +11,9 @@ from typing import Any
 
 from tests.support.clients import Caller
 from tests.support.cloud import Cloud
+from tests.support.probe import Probe
 from tests.support.traffic import seen_in_use
-from tests.tpu.acting import LONG, TARGET, deploy, destroy, operation, stop, until
+from tests.tpu.acting import ACCOUNT, LONG, TARGET, deploy, destroy, operation, stop, until
 
 
 def machines(cloud: Cloud) -> dict[str, Any]:
@@ -95,7 +96,7 @@ async def test_spot_v6e_4_is_preempted_in_the_middle_of_a_benchmark(
     assert machines(cloud) == {}
 
 
-async def test_a_search_outlives_its_worker_and_goes_on_where_it_waited(
+async def test_a_search_outlives_server_and_worker_and_goes_on_where_it_waited(
     cloud: Cloud, caller: Caller
 ) -> None:
     cloud.fault("tpu-never-comes", zone="us-east5-a")
@@ -103,8 +104,9 @@ async def test_a_search_outlives_its_worker_and_goes_on_where_it_waited(
         "zones": ["us-central1-a", "us-east5-a", "us-east5-b"],
         "zone_wait_minutes": 30,
     }
-    done = await deploy(caller, **zones)
-    first = _operation_in(done.text)
+    first = _search_of_a_server_that_is_killed(cloud, zones)
+    going_on = (await caller.tool("get_operation", operation_id=first)).ok
+    assert not going_on["finished"], going_on
     status = (await caller.tool("get_status", target=TARGET, name="gemma4")).ok
     assert status["state"] == "creating"
     assert first in str(status)
@@ -129,6 +131,23 @@ async def test_a_search_outlives_its_worker_and_goes_on_where_it_waited(
     assert "gave hardware" in flex["us-east5-b"]["note"]
     creates = cloud.requests("POST", "/queuedResources")
     assert len(creates) == 2
+
+
+async def test_a_search_for_capacity_that_never_comes_tells_each_zones_word_and_leaves_nothing(
+    cloud: Cloud, caller: Caller
+) -> None:
+    cloud.fault("tpu-never-comes")
+    zones = ["us-east5-a", "us-east5-b"]
+    # In the last zone a request waits until it is no longer valid: seconds, here.
+    done = await deploy(caller, zones=zones, zone_wait_minutes=0.02, valid_until_hours=0.5)
+    ended = await operation(caller, _operation_in(done.text))
+    assert ended["state"] == "failed", ended
+    assert "No zone gave v6e-1 flex-start: us-east5-a: waited" in str(ended["error"])
+    assert "us-east5-b: failed (The request was not filled in time.)" in str(ended["error"])
+    assert machines(cloud) == {}
+    assert cloud.requests("POST", "/queuedResources")[1:]
+    gone = await caller.tool("get_status", target=TARGET, name="gemma4")
+    assert "no deployment 'gemma4'" in gone.text
 
 
 async def test_a_reserved_slice_whose_create_was_not_answered_and_whose_engine_runs_out_of_memory(
@@ -204,3 +223,22 @@ async def _waits_in(cloud: Cloud, zone: str) -> None:
                 return
         await asyncio.sleep(0.1)
     raise AssertionError(f"nothing waits in {zone}")
+
+
+def _search_of_a_server_that_is_killed(cloud: Cloud, options: dict[str, Any]) -> str:
+    """The search that a server of its own process has started before it was killed."""
+    env = {
+        "VLLM_DEVOPS_STATE_DIR": str(cloud.state_dir),
+        "VLLM_DEVOPS_REHEARSAL": "1",
+        "VLLM_DEVOPS_TARGETS": TARGET,
+    }
+    with Probe(env=env) as probe:
+        planned = probe.tool(
+            "plan_deployment", target=TARGET, name="gemma4",
+            options={"service_account": ACCOUNT} | LONG | options,
+        )  # fmt: skip
+        done = probe.tool("deploy", target=TARGET, name="gemma4", plan_id=planned.plan_id)
+        found = _operation_in(done.expect_ok().text)
+        probe.process.kill()
+        probe.wait(5)
+    return found
