@@ -540,6 +540,13 @@ class TpuLooking(Backend):
             return False
         answer.models = [model.id for model in models]
         answer.max_model_len = models[0].max_model_len if models else None
+        planned = request.settings.get("max_model_len")
+        if answer.max_model_len and planned and answer.max_model_len != planned:
+            answer.warnings.append(
+                f"It serves contexts of {answer.max_model_len} tokens, not the {planned} it was "
+                f"planned with: {self.call('start_serving', request.name, restart=True)} starts "
+                "what was planned."
+            )
         return True
 
 

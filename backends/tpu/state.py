@@ -17,7 +17,12 @@ from backends.knowledge.tpu import (
 )
 from backends.knowledge.tpu_failures import signature_of
 from backends.serving.judgement import Judgement as Common
-from backends.serving.startup_log import Phase, StartupFailure, StartupProgress
+from backends.serving.startup_log import (
+    FailureKind,
+    Phase,
+    StartupFailure,
+    StartupProgress,
+)
 from backends.tpu.records import TARGET, TpuRequest
 from backends.tpu.sight import Machine
 
@@ -36,6 +41,8 @@ _TAIL_CHARS = 1000
 _WITHOUT_DOCKER = frozenset({"", "booting", "installing docker", "starting docker"})
 # The step that stop_serving notes down.
 STOPPED = "stopped"
+# A traceback stands before the words with which vLLM ends.
+_LINES_BEFORE_THE_END = 60
 # Of a run that Google ends by itself, so much is left when it is warned about.
 _WARN_LEFT_S = 3600.0
 
@@ -211,6 +218,8 @@ def _engine_failed(
     last = machine.tail[-_TAIL_CHARS:] if served else ""
     words = "\n".join(filter(None, (machine.oom, *([last] if last else failure.lines))))
     found = signature_of(words)
+    if found is None and not served and (told := _told_earlier(machine, failure)):
+        found, words = signature_of(told), f"{told}\n{words}"
     cause, fix = (
         found.explained(TARGET, request.name) if found else (failure.cause, failure.next_action)
     )
@@ -224,6 +233,14 @@ def _engine_failed(
         cause=cause,
         fix=fix,
     )
+
+
+def _told_earlier(machine: Machine, failure: StartupFailure) -> str:
+    """The line that says why, where the log's last ones only say that it failed; else empty."""
+    if failure.kind is not FailureKind.UNKNOWN:
+        return ""
+    lines = machine.log.splitlines()[-_LINES_BEFORE_THE_END:]
+    return next((line for line in reversed(lines) if signature_of(line)), "")
 
 
 def _unseen(request: TpuRequest, machine: Machine, now_s: float) -> Judgement:

@@ -15,7 +15,12 @@ from pathlib import Path
 from backends.core.errors import NotFoundError
 from backends.knowledge.targets import GCE_T4, PROFILES, TPU_V6E, TargetProfile
 from backends.rehearsal.cloud.hosts.machine import REPO, Json, Machine
-from backends.rehearsal.cloud.vllm_command import parse_vllm, served_checkpoint, simulator_argv
+from backends.rehearsal.cloud.vllm_command import (
+    VllmCommand,
+    parse_vllm,
+    served_checkpoint,
+    simulator_argv,
+)
 
 _PROFILE_BY_GPU = {"Tesla T4": GCE_T4.name, "NVIDIA L4": "cloudrun-l4"}
 # Weights are first read into main memory: 7.68 GB are too few for 10.2 (GCE T4 article).
@@ -35,6 +40,13 @@ _OLD = (
     "transformers.configuration_utils.AmbiguousGlobalPerLayerAttributeError: 'head_dim' is a "
     "per-layer attribute\n"
 )
+# TPU v6e repository: int8 is no choice, and w4a16 cannot be loaded (tpu-inference issue 3225).
+_TPU_KV_TYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
+_NO_W4A16 = (
+    "(EngineCore pid=1) ERROR 11-30 12:02:11 [core.py:1181] EngineCore failed to start.\n"
+    "NotImplementedError: Unsupported compressed-tensors scheme: w4a16\n"
+    "RuntimeError: Engine core initialization failed. See root cause above.\n"
+)
 _NO_KERNEL = (
     "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device\n"
 )
@@ -51,7 +63,7 @@ def main(argv: list[str]) -> int:
         _say(_OLD)
         return 1
     trouble = (
-        _tpu_trouble(machine)
+        _tpu_trouble(machine, command)
         if state.get("tpu")
         else _trouble(machine, state, argv, command.model, command.value("--load-format"))
     )
@@ -114,7 +126,17 @@ def _trouble(
     return None
 
 
-def _tpu_trouble(machine: Machine) -> int | None:
+def _tpu_trouble(machine: Machine, command: VllmCommand) -> int | None:
+    kv = command.value("--kv-cache-dtype", "auto")
+    if kv not in _TPU_KV_TYPES:
+        _say(
+            f"vllm serve: error: argument --kv-cache-dtype: invalid choice: {kv!r} (choose from "
+            f"{', '.join(map(repr, _TPU_KV_TYPES))})\n"
+        )
+        return 2
+    if "w4a16" in command.model.lower():
+        _say(_NO_W4A16)
+        return 1
     return _out_of_memory(machine) if machine.fault("oom") is not None else None
 
 
