@@ -68,6 +68,10 @@ async def plan_deployment(target: SageMakerLooking, spec: SageMakerSpec) -> Plan
         # Nothing is put beside it: what it stands on has its quota.
         with_model = with_model.model_copy(update={"ignore_quota": True})
         place = replace(place, limits=None)
+    elif running is not None and not spec.instance_types and not spec.candidate:
+        # What is there has its types, and its own use of quota does not make it another request.
+        types = _types_of(running) or types
+        _refuse_unchanged(target, resolved(spec, region, types), place, running)
     try:
         types, left_out = chosen_types(with_model, types, place, int(early.instances or 1))
     except QuotaError:
@@ -195,6 +199,29 @@ async def _create(
 async def _update(
     target: SageMakerLooking, spec: SageMakerSpec, world: World, place: Place, found: Deployed
 ) -> list[Step]:
+    _refuse_unchanged(target, spec, place, found)
+    what = update_of(spec, place, found)
+    model = await or_problem(target.api.model_tags(place.region, what.name))
+    if isinstance(model, DevopsError) and not isinstance(model, NotFoundError):
+        raise model
+    return update_steps(spec, world, place, found, model_there=not isinstance(model, DevopsError))
+
+
+def _types_of(running: Deployed) -> list[str]:
+    """The instance types of the variant that serves, first choice first; none if not known."""
+    serving = running.endpoint.serving if running.endpoint else None
+    planned = running.config.variant(serving.name) if running.config and serving else None
+    return list(planned.types) if planned else []
+
+
+def _refuse_unchanged(
+    target: SageMakerLooking, spec: SageMakerSpec, place: Place, found: Deployed
+) -> None:
+    """Refuse an update that changes nothing.
+
+    Raises:
+        ConflictError: It runs with these settings.
+    """
     what = update_of(spec, place, found)
     running = [variant.name for variant in found.endpoint.variants] if found.endpoint else []
     if what.variant in running and (spec.candidate or len(running) == 1):
@@ -203,10 +230,6 @@ async def _update(
             next_action=f"Change a setting; or start_serving(target={target.target!r}, "
             f"name={spec.name!r}, restart=true) to start it anew.",
         )
-    model = await or_problem(target.api.model_tags(place.region, what.name))
-    if isinstance(model, DevopsError) and not isinstance(model, NotFoundError):
-        raise model
-    return update_steps(spec, world, place, found, model_there=not isinstance(model, DevopsError))
 
 
 def _fallback(spec: SageMakerSpec, world: World, types: list[str], notes: list[str]) -> list[Step]:

@@ -165,6 +165,10 @@ async def test_stopping_keeps_the_settings_and_starting_makes_the_same_again(
     again = (await caller.tool("start_serving", target=TARGET, name=NAME)).ok
     assert again["state"] in {"creating", "starting", "ready"}
     assert (await settled(caller))["state"] == "ready"
+    # Its own use of quota does not make its pool another one.
+    same = (await caller.tool("plan_deployment", target=TARGET, name=NAME)).error
+    assert same["code"] == "conflict"
+    assert "exactly these settings" in same["message"]
     restarted = (await caller.tool("start_serving", target=TARGET, name=NAME, restart=True)).error
     assert restarted["code"] == "quota"  # new instances beside the old ones
     with slowly(cloud):
