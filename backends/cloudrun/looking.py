@@ -358,37 +358,28 @@ class CloudRunLooking(Backend):
         model = model_of(service)
         if model:
             facts["model_argument"] = model
-        return Status(
+        answer = judged.status(
             summary=f"{self.at(service.name)} in {service.region} {judged.words}.",
-            warnings=list(judged.warnings),
             target=self.target,
             name=service.name,
-            state=judged.state,
-            ready=judged.state == "ready",
-            engine="vllm",
             managed=service.managed,
             simulated=self.cloud.rehearsal,
-            url=service.url or None,
-            phase=judged.phase or ("ready" if judged.state == "ready" else None),
-            phases=judged.phases,
-            elapsed_s=judged.elapsed_s,
-            expected_s=judged.expected_s,
             usd_per_hour=self.rate_now(service, judged),
             created_at=_when(service.created_at),
-            ends_at=_ends(service),
-            checks=[
-                Check(
-                    name=condition.type,
-                    ok=condition.ok is not False,
-                    detail=condition.message or condition.reason or _truth(condition.ok),
-                )
-                for condition in service.conditions
-            ],
             facts=facts,
-            error=judged.error,
-            error_cause=judged.cause,
             next_steps=self._next_steps(service.name, judged),
         )
+        answer.url = service.url or None
+        answer.ends_at = _ends(service)
+        answer.checks = [
+            Check(
+                name=condition.type,
+                ok=condition.ok is not False,
+                detail=condition.message or condition.reason or _truth(condition.ok),
+            )
+            for condition in service.conditions
+        ]
+        return answer
 
     def _next_steps(self, name: str, judged: Judgement) -> list[str]:
         fix = [judged.fix] if judged.fix else []

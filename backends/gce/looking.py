@@ -313,25 +313,15 @@ class GceLooking(Backend):
         from backends.gce.costs import rate_now
 
         where = f" in {machine.zone}" if machine is not None else ""
-        return Status(
+        return judged.status(
             summary=f"{self.at(name)}{where}: {judged.words}.",
-            warnings=list(judged.warnings),
             target=self.target,
             name=name,
-            state=judged.state,
-            ready=judged.state == "ready",
-            engine="vllm",
             managed=machine.managed if machine is not None else True,
             simulated=self.cloud.rehearsal,
-            phase=judged.phase or ("ready" if judged.state == "ready" else None),
-            phases=judged.phases,
-            elapsed_s=judged.elapsed_s,
-            expected_s=judged.expected_s,
             usd_per_hour=rate_now(machine, disks, self.prices) if machine is not None else 0.0,
             created_at=_when(machine.created_at) if machine is not None else None,
             facts=_facts(machine) if machine is not None else {},
-            error=judged.error,
-            error_cause=judged.cause,
             next_steps=self._next_steps(name, judged, machine),
         )
 

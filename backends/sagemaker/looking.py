@@ -359,32 +359,23 @@ class SageMakerLooking(SageMakerFinding):
                     f"{share} % of traffic, {', '.join(pools) or f'{count} instances'}"
                     + (f", {'; '.join(variant.doing)}" if variant.doing else "")
                 )
-        return Status(
+        answer = judged.status(
             summary=f"{self.at(name)} in {deployed.region} {judged.words}.",
-            warnings=list(judged.warnings),
             target=self.target,
             name=name,
-            state=judged.state,
-            ready=judged.state == "ready",
-            engine="vllm",
             managed=deployed.managed,
             simulated=self.aws.rehearsal,
-            url=self._url(deployed.region, name) if endpoint else None,
-            models=[model.served_name] if model and model.served_name else [],
-            max_model_len=model.max_model_len if model else None,
-            phase=judged.phase or ("ready" if judged.state == "ready" else None),
-            phases=judged.phases,
-            elapsed_s=judged.elapsed_s,
-            expected_s=judged.expected_s,
             usd_per_hour=rate,
             created_at=_when(endpoint.created_at) if endpoint else None,
-            ends_at=_ends(deployed),
-            checks=checks,
             facts=facts,
-            error=judged.error,
-            error_cause=judged.cause,
             next_steps=self._next_steps(name, judged),
         )
+        answer.url = self._url(deployed.region, name) if endpoint else None
+        answer.models = [model.served_name] if model and model.served_name else []
+        answer.max_model_len = model.max_model_len if model else None
+        answer.ends_at = _ends(deployed)
+        answer.checks = checks
+        return answer
 
     async def _details(self, deployed: Deployed, answer: Status) -> None:
         """What the start's log told of the engine, and its other configurations."""

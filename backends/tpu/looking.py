@@ -484,28 +484,19 @@ class TpuLooking(Backend):
             facts["run_left_s"] = round(judged.left_s)
         if machine is not None and not machine.problem:
             facts |= facts_of(machine.log, machine.progress, request.chips)
-        return Status(
+        answer = judged.status(
             summary=f"{self.at(request.name)} ({request.size}, {request.zone}) {judged.words}.",
-            warnings=list(judged.warnings),
             target=self.target,
             name=request.name,
-            state=judged.state,
-            ready=judged.state == "ready",
-            engine="vllm",
             managed=request.managed,
             simulated=self.cloud.rehearsal,
-            url=self.public_url(request),
-            phase=judged.phase,
-            phases=judged.phases,
-            elapsed_s=judged.elapsed_s,
-            expected_s=judged.expected_s,
             usd_per_hour=self.rate_now(request),
             created_at=_when(request.created_at),
             facts=facts,
-            error=judged.error,
-            error_cause=judged.cause,
             next_steps=self._next_steps(request.name, judged),
         )
+        answer.url = self.public_url(request)
+        return answer
 
     def _next_steps(self, name: str, judged: Judgement) -> list[str]:
         fix = [judged.fix] if judged.fix else []
