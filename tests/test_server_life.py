@@ -252,6 +252,7 @@ def test_a_benchmark_runs_as_an_operation_with_progress_and_a_result(life: Life)
     assert [item["operation_id"] for item in listed] == [operation["operation_id"]]
     # Cancelling what has finished changes nothing.
     assert life.structured("cancel finished")["state"] == "succeeded"
+    assert "nothing to cancel" in life.structured("cancel finished")["summary"]
 
 
 def test_one_benchmark_is_a_table_and_a_chart_that_is_a_real_png(life: Life) -> None:

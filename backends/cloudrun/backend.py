@@ -40,6 +40,7 @@ from backends.core.errors import DevopsError, InvalidInputError
 from backends.core.option_names import PLACES, regions_only
 from backends.core.plans import Plan, Step
 from backends.core.state import stamp
+from backends.core.words import in_words
 from backends.knowledge.cloudrun import L4, RTX6000, CloudRunProfile
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class CloudRunBackend(
             raise explained(error, self.target, name) from error
         status = await self.status(name)
         return Changed(
-            summary=f"{self.at(name)} can serve again and is {status.state}.",
+            summary=f"{self.at(name)} can serve again and is {in_words(status.state)}.",
             target=self.target,
             name=name,
             state=status.state,

@@ -27,7 +27,7 @@ async def find_capacity(target: CloudRunLooking, place: str | None) -> Capacity:
     if not regions:
         raise InvalidInputError(
             "place",
-            f"does not sell {profile.hardware} on Cloud Run.",
+            f"{place} does not sell {profile.hardware} on Cloud Run.",
             allowed=", ".join(target.regions()),
         )
     limits, services = await together(

@@ -36,6 +36,6 @@ async def save_token(target: CloudRunLooking, token: SecretStr) -> TokenSaved:
         target.target,
         token,
         ours,
-        read_by="containers that start from now on",
+        read_by="containers that start from now on read it",
         next_step=f"plan_deployment(target={target.target!r}, options={{'source': 'huggingface'}})",
     )

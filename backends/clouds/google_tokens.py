@@ -41,7 +41,7 @@ async def save_token(
         target: For which target.
         token: The token; it goes by standard input only.
         accounts: Accounts of our deployments, which may read it from then on.
-        read_by: Who reads it, in words, e.g. "containers that start from now on".
+        read_by: Who reads it, in words, e.g. "containers that start from now on read it".
         next_step: What to do now, as a call.
 
     Raises:
@@ -81,7 +81,7 @@ async def save_token(
     await _grant(cloud, accounts, at, done)
     return TokenSaved(
         summary=f"The Hugging Face token is kept in Secret Manager as {SECRET_NAME}, version "
-        f"{version or 'unknown'}; {read_by} read it.",
+        f"{version or 'unknown'}; {read_by}.",
         target=target,
         secret=f"projects/{project}/secrets/{SECRET_NAME}",
         version=version,

@@ -86,6 +86,8 @@ class Deployment(Part):
     no_request_for_h: float | None = None
     ends_at: str | None = None
     overdue_h: float | None = None
+    end_options: dict[str, bool] = Field(default_factory=dict, exclude=True)
+    """What destroy has to be told besides, to end what is left of it."""
     note: str | None = None
 
 

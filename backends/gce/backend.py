@@ -242,7 +242,7 @@ class GceT4Backend(
             self.target,
             token,
             [],
-            read_by="this server, which hands it to engines that start from now on,",
+            read_by="this server reads it, and hands it to engines that start from now on",
             next_step=f"plan_deployment(target={self.target!r})",
         )
 

@@ -45,7 +45,7 @@ async def find_capacity(target: GceLooking, place: str | None) -> Capacity:
     zones = [zone for zone in selling if place in (None, zone, gce.region_of(zone))]
     if not zones:
         regions = ", ".join(sorted({gce.region_of(zone) for zone in selling}))
-        raise InvalidInputError("place", f"sells no {gce.HARDWARE}.", allowed=regions)
+        raise InvalidInputError("place", f"{place} sells no {gce.HARDWARE}.", allowed=regions)
     ordered = by_preference(zones, gce.DEFAULT_MACHINE, spot=False)
     memory = {how: target.memory.notes(f"T4 {how}") for how in _HOW}
     places = [

@@ -232,6 +232,7 @@ class GceLooking(Backend):
             simulated=self.cloud.rehearsal,
             usd_per_hour=round(price / gce.HOURS_A_MONTH, 4) if price is not None else None,
             created_at=disk.created_at or None,
+            end_options={"data_disk": True},
             note=f"only its data disk is kept: {monthly(disk)}",
         )
 
@@ -418,6 +419,8 @@ def worth_a_look(machine: Machine, operation: Operation | None) -> bool:
     return (
         operation is None
         or operation.finished
+        # It may serve while it is prepared again, or only looked at.
+        or operation.kind == "prepare_host"
         or str(operation.progress or "").startswith(("loading", "ready"))
     )
 

@@ -26,7 +26,7 @@ async def find_capacity(target: SageMakerLooking, place: str | None) -> Capacity
     if not regions:
         raise InvalidInputError(
             "place",
-            "is none of the regions looked into; VLLM_DEVOPS_AWS_REGIONS names them.",
+            f"{place} is none of the regions looked into; VLLM_DEVOPS_AWS_REGIONS names them.",
             allowed=", ".join(target.regions()),
         )
     await target.account()

@@ -383,6 +383,7 @@ class SageMakerLooking(SageMakerFinding):
             progress = (await self.sight(deployed)).progress
             said = progress.facts.model_dump(exclude_none=True)
             answer.version = said.pop("vllm_version", None)
+            said.pop("url", None)  # of the container, where nobody reaches it
             answer.facts |= {f"log {key}": value for key, value in said.items()}
         configs = await self.api.configs_of(deployed.region, deployed.name)
         for config in configs[:5]:

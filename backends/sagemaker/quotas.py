@@ -142,9 +142,9 @@ def refuse_if_short(region: str, short: Sequence[str], *, what: str) -> None:
         f"{what} does not fit the account's quota in {region}: {'; '.join(short)}.",
         cause="A pool holds quota for every type it lists, whichever is placed; an update needs "
         "the old and the new instances at once.",
-        next_action=f"find_capacity(target={TARGET!r}) shows where it fits; or name only types "
-        "that fit (options.instance_types); or ask the person to request the quota at "
-        f"https://{region}.console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas. "
-        "options.ignore_quota=true plans all the same.",
+        next_action=f"find_capacity(target={TARGET!r}) shows where it fits; or deploy with only "
+        "types that fit (options.instance_types of plan_deployment, whose options.ignore_quota="
+        "true plans all the same); or ask the person to request the quota at "
+        f"https://{region}.console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas.",
         details={"quota": ", ".join(item.partition(":")[0] for item in short)},
     )

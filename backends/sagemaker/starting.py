@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from backends.core.answers import Changed
 from backends.core.errors import ConflictError, DevopsError, NotFoundError
 from backends.core.state import stamp
+from backends.core.words import in_words
 from backends.sagemaker import commands
 from backends.sagemaker.commands import Argv
 from backends.sagemaker.endpoints import BROKEN, BUSY, Config, Deployed
@@ -61,11 +62,10 @@ async def start(target: SageMakerLooking, name: str, *, restart: bool) -> Change
         await _run(target, name, update, done)
     target.remember(name, deployed.region)
     status = await target.status(name)
-    said = "can serve again and" if done else "was not changed:"
     return Changed(
-        summary=f"{target.at(name)} {said} is {status.state}."
+        summary=f"{target.at(name)} can serve again and is {in_words(status.state)}."
         if done
-        else f"{target.at(name)} is {status.state}; nothing to start.",
+        else f"{target.at(name)} is {in_words(status.state)}; nothing to start.",
         target=target.target,
         name=name,
         state=status.state,

@@ -180,7 +180,7 @@ class TpuBackend(
             self.target,
             token,
             await self.readers(),
-            read_by="machines that boot from now on",
+            read_by="machines that boot from now on read it",
             next_step=f"plan_deployment(target={self.target!r})",
         )
 

@@ -64,7 +64,9 @@ async def find_capacity(target: TpuLooking, place: str | None) -> Capacity:
     zones = [zone for zone in await target.api.zones() if place in (None, zone, region_of(zone))]
     if not zones:
         raise InvalidInputError(
-            "place", "is no zone or region of the TPU API.", allowed="e.g. us-east5-b or us-east5"
+            "place",
+            f"{place} is no zone or region of the TPU API.",
+            allowed="e.g. us-east5-b or us-east5",
         )
     sizes, on_demand, preemptible, world, _ = await together(
         target.api.sizes(zones),

@@ -273,4 +273,6 @@ def _type_words(annotation: object) -> str:
         return " | ".join(map(str, options))
     if isinstance(annotation, type) and not options:
         return annotation.__name__
+    if get_origin(annotation) in {Union, UnionType}:
+        return " | ".join(map(_type_words, options))
     return str(annotation).replace("typing.", "")

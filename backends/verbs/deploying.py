@@ -34,7 +34,7 @@ from backends.core.owned import together
 from backends.core.plans import ENDING, Plan, StoredPlan, Verb, run_steps
 from backends.core.settings import Confirm, as_environment
 from backends.core.tools import app_of, current_call, current_client
-from backends.core.words import plural
+from backends.core.words import in_words, plural
 from backends.verbs import predicting
 from backends.verbs.comparing import parse_load
 from backends.verbs.observing import explaining_absence, gather_deployments, still_at_it
@@ -372,7 +372,7 @@ async def _run(app: App, backend: RunsPlans, stored: StoredPlan, fresh: Plan) ->
         return Changed(
             summary=f"{where} was accepted; how it is cannot be told at this moment."
             if unknown
-            else f"{where} was accepted and is {state}.",
+            else f"{where} was accepted and is {in_words(state)}.",
             target=plan.target,
             name=plan.name,
             state=state,

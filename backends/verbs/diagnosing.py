@@ -39,6 +39,7 @@ _OPINION_CHARS = 6000
 _OPINION_TOKENS = 300
 _FULL = 0.95
 _BAD_EVENTS = frozenset({"refused", "crashed", "timed out"})
+_ASKED_WRONGLY = ("invalid_input:", "not_supported:", "plan:")
 _FILE_CHUNK = 1 << 20
 _CALL = re.compile(
     r"\b[a-z]+_[a-z_]+\(|\bdestroy\(|\bgcloud |\bnvidia-smi|reinstall", re.IGNORECASE
@@ -176,6 +177,9 @@ def _errors(app: App, status: Status) -> str:
         try:
             entry = json.loads(line)
         except ValueError:
+            continue
+        # What was asked wrongly says nothing of the deployment.
+        if str(entry.get("outcome", "")).startswith(_ASKED_WRONGLY):
             continue
         about = (entry.get("target"), entry.get("name")) == (status.target, status.name)
         if about and entry.get("event") in _BAD_EVENTS:

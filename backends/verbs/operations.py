@@ -64,8 +64,16 @@ async def get_operation(
 
 async def cancel_operation(app: App, operation_id: str) -> OperationAnswer:
     """Stop an operation and show how it ended."""
+    before = await asyncio.to_thread(app.operations.get, operation_id)
     operation = await asyncio.to_thread(app.operations.cancel, operation_id)
-    return _operation_answer(app, operation, None)
+    answer = _operation_answer(app, operation, None)
+    if before.finished:
+        answer.summary += " There was nothing to cancel."
+    return answer
+
+
+def _is(state: str) -> str:
+    return f"has {state}" if state in {"succeeded", "failed"} else f"is {state}"
 
 
 def _operation_answer(app: App, operation: Operation, waited_s: float | None) -> OperationAnswer:
@@ -86,7 +94,7 @@ def _operation_answer(app: App, operation: Operation, waited_s: float | None) ->
     if benchmark_id and not operation.finished:
         result |= _partial(app, str(benchmark_id))
     return OperationAnswer(
-        summary=f"{operation.id} ({what}) is {operation.state}{doing}",
+        summary=f"{operation.id} ({what}) {_is(operation.state)}{doing}",
         operation_id=operation.id,
         kind=operation.kind,
         target=operation.target,

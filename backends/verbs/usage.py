@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -55,13 +56,19 @@ async def add_usage(
                 name=item.name,
                 usd_per_hour=float(item.usd_per_hour or 0),
                 why=why,
-                call=f"destroy(target={item.target!r}, name={item.name!r})"
-                if item.managed
-                else "Ask the person: it was not made by this server.",
+                call=_ending(item),
             )
         )
         app.usage.idle.append(f"{item.target}/{item.name}, {item.usd_per_hour:g} USD/h: {why}")
     return sorted(savings, key=lambda saving: -saving.usd_per_hour)
+
+
+def _ending(item: Deployment) -> str:
+    if not item.managed:
+        return "Ask the person: it was not made by this server."
+    said = json.dumps(item.end_options).replace('"', "'")
+    options = f", options={said}" if item.end_options else ""
+    return f"destroy(target={item.target!r}, name={item.name!r}{options})"
 
 
 async def _ask(app: App, item: Deployment) -> None:

@@ -115,6 +115,8 @@ async def test_from_the_plan_to_the_end(caller: Caller, cloud: Cloud) -> None:
     assert _left(cloud) == _NOTHING | {"disks": ["us-west2-b/t4-data"]}
     listed = await caller.tool("list_deployments", target="gce-t4")
     assert "only its data disk is kept" in listed.structured["items"][0]["note"]
+    [saving] = listed.structured["could_save"]
+    assert saving["call"] == "destroy(target='gce-t4', name='t4', options={'data_disk': true})"
     planned, _ = await _end(caller, "destroy", data_disk=True)
     assert not planned.structured.get("keeps_billing")
     assert _left(cloud) == _NOTHING

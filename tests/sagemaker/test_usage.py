@@ -52,3 +52,15 @@ async def test_when_an_endpoint_was_used_is_absent_where_cloudwatch_does_not_say
     cloud.fault("aws-denied", action="cloudwatch:*")
     (item,) = (await caller.tool("list_deployments", target=TARGET)).ok["items"]
     assert not {"last_request_at", "no_request_for_h", "ends_at"} & set(item)
+
+
+async def test_what_we_deploy_takes_tool_calls(
+    cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del cloud
+    without_cli(monkeypatch)
+    await deploy(caller, instance_types=["ml.g6.xlarge"])
+    assert (await settled(caller))["state"] == "ready"
+    health = (await caller.tool("verify_model_health", target=TARGET, name=NAME, deep=True)).ok
+    checks = {check["name"]: check["ok"] for check in health["checks"]}
+    assert checks["tool_call"] is True, health

@@ -164,7 +164,8 @@ def _natural(
 
 
 def _on(env: Mapping[str, str], name: str) -> bool:
-    return env.get(_PREFIX + name, "").lower() in {"true", "1"}
+    # The image's entry point hands on an empty value as the bare flag.
+    return env.get(_PREFIX + name, "off").lower() in {"", "true", "1"}
 
 
 def _text_only(env: Mapping[str, str]) -> bool:
