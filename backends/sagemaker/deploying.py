@@ -21,6 +21,7 @@ from backends.sagemaker import component_deploying
 from backends.sagemaker.checks import check_beside, check_name, chosen_types, habits
 from backends.sagemaker.endpoints import Deployed
 from backends.sagemaker.fit import check_fit
+from backends.sagemaker.models import check_folder
 from backends.sagemaker.spec import SageMakerSpec, default_types, resolved
 from backends.sagemaker.steps import (
     create_steps,
@@ -89,6 +90,7 @@ async def plan_deployment(target: SageMakerLooking, spec: SageMakerSpec) -> Plan
         notes += component_deploying.notes(full)
     warnings = [
         *(problem for item in world.places for problem in item.problems),
+        *await _check_weights(target, full, world),
         *fit.warnings,
         *(component_deploying.warnings(running is not None) if full.scale_to_zero else ()),
         *habits(full, world, running),
@@ -158,6 +160,18 @@ def _check_regions(target: SageMakerLooking, spec: SageMakerSpec) -> None:
                 allowed=", ".join(target.regions()),
                 next_action="The operator may add it to VLLM_DEVOPS_AWS_REGIONS.",
             )
+
+
+async def _check_weights(target: SageMakerLooking, spec: SageMakerSpec, world: World) -> list[str]:
+    """Look into the bucket folder that is to be served, if it is one; returns warnings.
+
+    Raises:
+        InvalidInputError: It cannot be served from.
+    """
+    if not str(spec.model).startswith("s3://"):
+        return []
+    found = [await check_folder(target, str(spec.model), place.region) for place in world.places]
+    return [warning for warnings in found for warning in warnings]
 
 
 def _check_role(world: World, spec: SageMakerSpec) -> None:

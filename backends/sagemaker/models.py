@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from backends.core.answers import ModelEntry
-from backends.core.errors import InvalidInputError, NotFoundError
+from backends.core.errors import DevopsError, InvalidInputError, NotFoundError
+from backends.core.problems import or_problem, words_of
 from backends.knowledge.model_files import catalogue
 
 if TYPE_CHECKING:
@@ -48,6 +49,61 @@ async def list_models(target: SageMakerLooking) -> list[ModelEntry]:
                 )
             )
     return entries
+
+
+async def check_folder(target: SageMakerLooking, uri: str, region: str) -> list[str]:
+    """Look whether a bucket folder can be served from in a region, before anything is paid for.
+
+    Args:
+        target: The target.
+        uri: `s3://BUCKET/FOLDER`.
+        region: Where it is to be served.
+
+    Returns:
+        What could not be looked at, as warnings.
+
+    Raises:
+        InvalidInputError: It is not there, in another region, or no checkpoint.
+    """
+    bucket, _, folder = uri.removeprefix("s3://").rstrip("/").partition("/")
+    where = await or_problem(target.aws.call("s3", "get_bucket_location", region, Bucket=bucket))
+    if isinstance(where, NotFoundError):
+        raise InvalidInputError(
+            "model",
+            f"names the bucket {bucket}, which is not there.",
+            next_action=f"aws s3 mb s3://{bucket} --region {region}, then aws s3 sync FOLDER {uri}",
+        )
+    if not isinstance(where, DevopsError):
+        its = str(where.get("LocationConstraint") or "us-east-1")
+        if its != region:
+            raise InvalidInputError(
+                "model",
+                f"is in a bucket of {its}, and SageMaker in {region} reads model data only from "
+                "buckets of its own region.",
+                next_action=f"Deploy with options.region={its!r}; or copy it to a bucket of "
+                f"{region}: aws s3 sync {uri} s3://OTHER/{folder} --source-region {its} "
+                f"--region {region}",
+            )
+    found = await or_problem(
+        target.aws.items(
+            "s3", "list_objects_v2", "Contents", region, Bucket=bucket, Prefix=f"{folder}/"
+        )
+    )
+    if isinstance(found, DevopsError):
+        return [
+            f"{uri} was not looked into ({words_of(found)}); the role that SageMaker reads it with "
+            "may all the same."
+        ]
+    names = {str(item["Key"]).removeprefix(f"{folder}/") for item in found}
+    if not any(name.endswith(_WEIGHTS) for name in names) or "config.json" not in names:
+        missing = "config.json" if "config.json" not in names else "weights"
+        raise InvalidInputError(
+            "model",
+            f"{uri} has no {missing}, so vLLM could not start from it.",
+            allowed="a folder with config.json, tokenizer and safetensors",
+            next_action=f"aws s3 sync FOLDER {uri} --region {region}, then plan again.",
+        )
+    return []
 
 
 async def inspect(target: SageMakerLooking, model: str) -> dict[str, str | int | float | bool]:

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +20,7 @@ from backends.core.plans import Plan, Step
 from backends.sagemaker import running
 from backends.sagemaker.backend import SageMakerBackend
 from backends.sagemaker.later import run_later
-from tests.support.clients import Caller
+from tests.support.clients import Caller, make_app
 from tests.support.cloud import SPEED, Cloud
 from tests.support.reply import Reply
 
@@ -69,6 +69,21 @@ async def until(
             return found
         assert time.monotonic() < deadline, found["summary"]
         await asyncio.sleep(0.4)
+
+
+async def bucket_folder(
+    cloud: Cloud, bucket: str, folder: str, region: str = "us-east-2", *, config: bool = True
+) -> None:
+    """A checkpoint's folder in a bucket of a region, as somebody put it there."""
+    app = make_app(cloud.state_dir, rehearsal=True, targets=(TARGET,))
+    aws = cast("SageMakerBackend", app.backends.get(TARGET)).aws
+    place = {"LocationConstraint": region}
+    await aws.call("s3", "create_bucket", region, Bucket=bucket, CreateBucketConfiguration=place)
+    files = {"model.safetensors": b"w" * 4096, "tokenizer.json": b"{}"}
+    if config:
+        files["config.json"] = json.dumps({"model_type": "gemma4"}).encode()
+    for name, data in files.items():
+        await aws.call("s3", "put_object", region, Bucket=bucket, Key=f"{folder}/{name}", Body=data)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 from tests.sagemaker.acting import (
     NAME,
     TARGET,
+    bucket_folder,
     deploy,
     destroy,
     finished,
@@ -181,6 +182,7 @@ async def test_instances_are_set_by_hand_or_chosen_by_load(
     cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = without_cli(monkeypatch)
+    await bucket_folder(cloud, "weights", "gemma-4-E2B-it")
     await deploy(caller, instance_types=["ml.g6.xlarge"], model="s3://weights/gemma-4-E2B-it")
     ready = await settled(caller)
     assert ready["models"] == ["gemma-4-E2B-it"]

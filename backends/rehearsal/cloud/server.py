@@ -97,7 +97,7 @@ async def serve(options: ServerOptions) -> None:
         stage_reference_model(world, objects)
     register_actions(cloud, services, objects)
     endpoints = Endpoints(cloud, fleet)
-    aws = AwsSide(cloud)
+    aws = AwsSide(cloud, objects)
     fault_file = FaultFile(folder / "faults.json", cloud.faults)
     door: Door | None = None
 

@@ -77,6 +77,12 @@ class Account:
         return list(self._world.aws.get("regions", {}))
 
     @property
+    def buckets(self) -> dict[str, Json]:
+        """Buckets of S3 by name, with the region of each."""
+        found: dict[str, Json] = self._world.aws.setdefault("buckets", {})
+        return found
+
+    @property
     def roles(self) -> dict[str, Json]:
         """IAM roles by name."""
         found: dict[str, Json] = self._world.aws.setdefault("roles", {})

@@ -16,12 +16,14 @@ from backends.rehearsal.cloud.aws.logs import CloudWatchLogs
 from backends.rehearsal.cloud.aws.metrics import Metrics
 from backends.rehearsal.cloud.aws.quotas import Quotas
 from backends.rehearsal.cloud.aws.runtime import Runtime
+from backends.rehearsal.cloud.aws.s3 import S3
 from backends.rehearsal.cloud.aws.sagemaker import SageMaker
 from backends.rehearsal.cloud.aws.scaling import AutoScaling
 from backends.rehearsal.cloud.web import Json
 
 if TYPE_CHECKING:
     from backends.rehearsal.cloud.cloud import Cloud
+    from backends.rehearsal.cloud.object_store import ObjectStore
 
 
 class AwsSide:
@@ -29,13 +31,15 @@ class AwsSide:
 
     Args:
         cloud: The parts of the cloud.
+        objects: Where buckets keep their bytes.
 
     Attributes:
         front: Answers requests.
     """
 
-    def __init__(self, cloud: Cloud) -> None:
+    def __init__(self, cloud: Cloud, objects: ObjectStore) -> None:
         account = Account(cloud.world)
+        s3 = S3(account, cloud.world, objects)
         iam = Iam(account, cloud)
         self._logs = CloudWatchLogs(account)
         self._metrics = Metrics(account)
@@ -44,7 +48,7 @@ class AwsSide:
         self._components = Components(account, cloud, self._hosting, self._endpoints, self._metrics)
         self._component_scaling = ComponentScaling(account, cloud, self._components, self._metrics)
         self._runtime = Runtime(self._endpoints, self._components, self._metrics)
-        control = SageMaker(account, iam, self._endpoints, self._components).service()
+        control = SageMaker(account, iam, s3, self._endpoints, self._components).service()
         self._components.service(control)
         self.front = Front(
             account,
@@ -59,6 +63,7 @@ class AwsSide:
                 pricing.service(),
                 AutoScaling(account, self._endpoints, self._component_scaling).service(),
                 ec2.service(),
+                s3.service(),
             ],
         )
         troubles.register(cloud.faults, account)

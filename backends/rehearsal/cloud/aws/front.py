@@ -46,12 +46,23 @@ _UNKNOWN_KEY: dict[Protocol, tuple[str, int]] = {
     "rest": ("UnrecognizedClientException", 403),
     "query": ("InvalidClientTokenId", 403),
     "ec2": ("AuthFailure", 401),
+    "xml": ("InvalidAccessKeyId", 403),
 }
 _EXPIRED: dict[Protocol, tuple[str, int]] = {
     "json": ("ExpiredTokenException", 400),
     "rest": ("ExpiredTokenException", 403),
     "query": ("ExpiredToken", 403),
     "ec2": ("RequestExpired", 400),
+    "xml": ("ExpiredToken", 400),
+}
+
+
+# Where S3's permission is not called as the operation.
+_ACTIONS = {
+    "ListObjectsV2": "ListBucket",
+    "ListObjects": "ListBucket",
+    "HeadBucket": "ListBucket",
+    "HeadObject": "GetObject",
 }
 
 
@@ -171,7 +182,7 @@ class Front:
         Raises:
             AwsError: AccessDenied.
         """
-        action = f"{service.iam}:{call.operation}"
+        action = f"{service.iam}:{_ACTIONS.get(call.operation, call.operation)}"
         if not any(fnmatch.fnmatchcase(action, item) for item in self._account.now.denied):
             return
         name = next(
@@ -179,12 +190,12 @@ class Front:
             "*",
         )
         resource = f"arn:aws:{service.iam}:{call.region}:{ACCOUNT_ID}:{name}"
-        code = {"query": "AccessDenied", "ec2": "UnauthorizedOperation"}.get(
+        code = {"query": "AccessDenied", "xml": "AccessDenied", "ec2": "UnauthorizedOperation"}.get(
             protocol, "AccessDeniedException"
         )
         raise AwsError(
             code,
             f"User: {USER_ARN} is not authorized to perform: {action} on resource: {resource} "
             f"because no identity-based policy allows the {action} action",
-            403 if protocol in {"query", "ec2"} else 400,
+            403 if protocol in {"query", "ec2", "xml"} else 400,
         )

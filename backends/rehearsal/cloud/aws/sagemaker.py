@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from backends.rehearsal.cloud.aws.components import Components
     from backends.rehearsal.cloud.aws.endpoints import Endpoints
     from backends.rehearsal.cloud.aws.identity import Iam
+    from backends.rehearsal.cloud.aws.s3 import S3
 
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _IMAGE = re.compile(
@@ -43,15 +44,22 @@ class SageMaker:
     Args:
         account: Where all is kept.
         iam: Roles.
+        s3: Weights of one's own.
         endpoints: What becomes of endpoints.
         components: What is hosted on them.
     """
 
     def __init__(
-        self, account: Account, iam: Iam, endpoints: Endpoints, components: Components
+        self,
+        account: Account,
+        iam: Iam,
+        s3: S3,
+        endpoints: Endpoints,
+        components: Components,
     ) -> None:
         self._account = account
         self._iam = iam
+        self._s3 = s3
         self._endpoints = endpoints
         self._components = components
 
@@ -91,6 +99,19 @@ class SageMaker:
                 "ValidationException",
                 f"Could not assume role {role}. Please ensure that the role exists and allows "
                 "principal 'sagemaker.amazonaws.com' to assume the role.",
+            )
+        source = (container.get("ModelDataSource") or {}).get("S3DataSource") or {}
+        uri = str(source.get("S3Uri") or "")
+        if uri and not (
+            self._iam.may(role, "s3:GetObject") and self._s3.may_read(call.region, uri)
+        ):
+            raise AwsError(
+                "ValidationException",
+                f'Could not access model data at {uri}. Please ensure that the role "{role}" '
+                "exists and that its trust relationship policy allows the action "
+                '"sts:AssumeRole" for the service principal "sagemaker.amazonaws.com". Also '
+                'ensure that the role has "s3:GetObject" permissions and that the object is '
+                f"located in {call.region}.",
             )
         made = self._keep(call, _MODEL)
         return {"ModelArn": made["ModelArn"]}

@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape
 
 from backends.rehearsal.cloud.web import Json, Request, Response
 
-Protocol = Literal["json", "query", "ec2", "rest"]
+Protocol = Literal["json", "query", "ec2", "rest", "xml"]
 _JSON = {"json", "rest"}
 
 
@@ -108,6 +108,48 @@ _REST = {
 }
 
 
+_BUCKET_HOST = re.compile(r"(.+)\.s3[.-][\w.-]*amazonaws\.com(?:\.cn)?$")
+_OF_OBJECTS = {"GET": "GetObject", "HEAD": "HeadObject", "DELETE": "DeleteObject"}
+_OF_BUCKETS = {"PUT": "CreateBucket", "HEAD": "HeadBucket", "DELETE": "DeleteBucket"}
+
+
+def bucket_and_key(request: Request) -> tuple[str, str]:
+    """The bucket and the object that a request to S3 names, in its host or its path."""
+    found = _BUCKET_HOST.match(request.host)
+    if found:
+        return found[1], request.path.lstrip("/")
+    bucket, _, key = request.path.lstrip("/").partition("/")
+    return bucket, key
+
+
+def _s3_operation(request: Request) -> str:
+    """The operation of S3 that a request asks for, by its method, path and query."""
+    bucket, key = bucket_and_key(request)
+    if not bucket:
+        return "ListBuckets"
+    asked = {name for name, _ in parse_qsl(request.raw_query, keep_blank_values=True)}
+    return _of_object(request, asked) if key else _of_bucket(request.method, asked)
+
+
+def _of_bucket(method: str, asked: set[str]) -> str:
+    if method == "POST":
+        return "DeleteObjects"
+    if method == "GET":
+        listing = "ListObjectsV2" if "list-type" in asked else "ListObjects"
+        return "GetBucketLocation" if "location" in asked else listing
+    return _OF_BUCKETS.get(method, "")
+
+
+def _of_object(request: Request, asked: set[str]) -> str:
+    parts = "uploadId" in asked
+    if request.method == "PUT":
+        copy = "x-amz-copy-source" in request.headers
+        return "UploadPart" if parts else "CopyObject" if copy else "PutObject"
+    if request.method == "POST":
+        return "CompleteMultipartUpload" if parts else "CreateMultipartUpload"
+    return "AbortMultipartUpload" if parts else _OF_OBJECTS.get(request.method, "")
+
+
 def signed(request: Request) -> bool:
     """Whether a request is signed for AWS, whichever host it was sent to."""
     return request.headers.get("authorization", "").startswith("AWS4-HMAC-SHA256")
@@ -115,6 +157,8 @@ def signed(request: Request) -> bool:
 
 def operation_of(request: Request) -> str:
     """The operation a request asks for; empty where it cannot be told."""
+    if "/s3/aws4_request" in request.headers.get("authorization", ""):
+        return _s3_operation(request)
     target = _TARGET.search(request.headers.get("x-amz-target", ""))
     if target:
         return target[1]
@@ -137,6 +181,9 @@ def params_of(request: Request, protocol: Protocol) -> Json:
     Raises:
         AwsError: They cannot be read.
     """
+    if protocol == "xml":
+        bucket, key = bucket_and_key(request)
+        return {"Bucket": bucket, "Key": key}
     raw = request.raw()
     if protocol == "json":
         try:
@@ -204,7 +251,10 @@ def refused(protocol: Protocol, error: AwsError) -> Response:
             | {"content-type": "application/x-amz-json-1.1", "x-amzn-errortype": error.code},
         )
     code, message = escape(error.code), escape(error.message)
-    if protocol == "ec2":
+    if protocol == "xml":
+        headers |= {name: str(value) for name, value in error.fields.items()}
+        text = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    elif protocol == "ec2":
         text = (
             f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error>"
             f"</Errors><RequestID>{request_id}</RequestID></Response>"
