@@ -130,6 +130,8 @@ class Backend(abc.ABC):
     target: ClassVar[str]
     title: ClassVar[str]
     hardware: ClassVar[str]
+    INSTEAD: ClassVar[Mapping[str, str]] = {}
+    """What to use instead of a tool this target lacks, by the tool."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -338,16 +340,10 @@ class Backend(abc.ABC):
         if tool not in cls.abilities():
             raise NotSupportedError(
                 f"{cls.target} cannot do {tool}.",
-                next_action=cls.instead(tool)
+                next_action=cls.INSTEAD.get(tool)
                 or f"Call get_help for what {cls.target} can do: "
                 f"{', '.join(sorted(cls.abilities()))}.",
             )
-
-    @classmethod
-    def instead(cls, tool: str) -> str:
-        """What to use instead of a tool this target lacks; empty where there is nothing."""
-        del tool
-        return ""
 
 
 class RunsPlans(Backend):

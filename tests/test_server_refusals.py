@@ -105,6 +105,8 @@ WRONG: list[tuple[str, str, Any]] = [
     ("plan_deployment", "name", "-demo"),
     ("plan_deployment", "model", SECRET),
     ("plan_deployment", "model", {"id": SECRET}),
+    ("plan_deployment", "detail", SECRET),
+    ("get_benchmarks", "detail", SECRET),
     ("plan_deployment", "max_model_len", 255),
     ("plan_deployment", "max_model_len", SECRET),
     ("plan_deployment", "max_num_seqs", 0),

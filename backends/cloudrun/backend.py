@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import SecretStr
@@ -67,6 +67,9 @@ class CloudRunBackend(
 
     ttl: ClassVar[str] = "shown"
 
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "prepare_host": "Cloud Run needs no host; the image holds everything.",
+    }
     Spec: ClassVar[type[DeploySpec]] = CloudRunSpec
     places_are: ClassVar[str] = "region, of which it takes one"
 
@@ -274,13 +277,6 @@ class CloudRunBackend(
         from backends.knowledge.cloudrun_failures import SIGNATURES
 
         return SIGNATURES
-
-    @classmethod
-    def instead(cls, tool: str) -> str:
-        """What to use instead of a tool this target lacks."""
-        return {
-            "prepare_host": "Cloud Run needs no host; the image holds everything.",
-        }.get(tool, "")
 
 
 class CloudRunL4Backend(CloudRunBackend):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, SecretStr
@@ -59,6 +59,14 @@ class GceT4Backend(
     ttl: ClassVar[str] = "ttl_hours"
     title: ClassVar[str] = "Compute Engine virtual machine, vLLM on the host"
     hardware: ClassVar[str] = "NVIDIA Tesla T4, 16 GB"
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "stage_model": "The machine downloads weights onto its data disk by itself, and the "
+        "disk is kept when the machine is destroyed.",
+        "update_scaling": "One machine serves; deploy a second one under another name.",
+        "shift_traffic": "Deploy the candidate under another name and compare the two.",
+        "probe_cold_start": "stop_serving and start_serving; wait_until_ready shows each "
+        "phase with its seconds.",
+    }
     Spec: ClassVar[type[DeploySpec]] = GceSpec
     StopOptions: ClassVar[type[EndOptions]] = StopOptions
     DestroyOptions: ClassVar[type[EndOptions]] = DestroyOptions
@@ -252,15 +260,3 @@ class GceT4Backend(
         from backends.knowledge.gce_failures import SIGNATURES
 
         return SIGNATURES
-
-    @classmethod
-    def instead(cls, tool: str) -> str:
-        """What to use instead of a tool this target lacks."""
-        return {
-            "stage_model": "The machine downloads weights onto its data disk by itself, and the "
-            "disk is kept when the machine is destroyed.",
-            "update_scaling": "One machine serves; deploy a second one under another name.",
-            "shift_traffic": "Deploy the candidate under another name and compare the two.",
-            "probe_cold_start": "stop_serving and start_serving; wait_until_ready shows each "
-            "phase with its seconds.",
-        }.get(tool, "")

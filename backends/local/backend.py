@@ -46,6 +46,19 @@ class LocalBackend(LocalLooking, CanDeploy, CanDestroy, CanStart, CanStop, HasLo
     """This machine: the simulator, a real `vllm serve`, or an attached endpoint."""
 
     Spec: ClassVar[type[DeploySpec]] = LocalSpec
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "find_capacity": "get_status(detail=true) and get_help(topic='doctor') say what this "
+        "machine has.",
+        "stage_model": "Give model= a folder on this machine, or a Hugging Face id: vLLM downloads "
+        "it.",
+        "save_hf_token": "vLLM reads the token of `hf auth login`, or HF_TOKEN of the server's "
+        "environment.",
+        "prepare_host": "get_help(topic='doctor', target='local') says what is missing here.",
+        "update_scaling": "One engine serves; deploy a second one under another name.",
+        "shift_traffic": "Deploy the candidate under another name and compare the two.",
+        "probe_cold_start": "start_serving(restart=true); wait_until_ready shows each phase with "
+        "its seconds.",
+    }
     ttl: ClassVar[str] = "shown"
 
     async def doctor(self) -> list[Check]:

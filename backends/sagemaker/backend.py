@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends.base import (
@@ -59,6 +59,15 @@ class SageMakerBackend(
     """Real-time endpoints on `ml.g6` instances."""
 
     ttl: ClassVar[str] = "shown"
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "prepare_host": "SageMaker needs no host; the image holds everything.",
+        "probe_cold_start": "wait_until_ready times the phases of every start: after "
+        "update_scaling(instances=0) and (instances=1) where it was deployed with "
+        "options.scale_to_zero, else after stop_serving and start_serving.",
+        "stage_model": "Weights come from Hugging Face at each start; or give "
+        "model='s3://BUCKET/FOLDER' that holds a checkpoint (aws s3 sync).",
+        "save_hf_token": "Gemma 4 needs no token: its weights are open to everybody.",
+    }
     Spec: ClassVar[type[DeploySpec]] = SageMakerSpec
     DestroyOptions: ClassVar[type[EndOptions]] = SageMakerEnd
     places_are: ClassVar[str] = "region, then fallback_regions"
@@ -224,19 +233,6 @@ class SageMakerBackend(
         from backends.knowledge.sagemaker_failures import SIGNATURES
 
         return SIGNATURES
-
-    @classmethod
-    def instead(cls, tool: str) -> str:
-        """What to use instead of a tool this target lacks."""
-        return {
-            "prepare_host": "SageMaker needs no host; the image holds everything.",
-            "probe_cold_start": "wait_until_ready times the phases of every start: after "
-            "update_scaling(instances=0) and (instances=1) where it was deployed with "
-            "options.scale_to_zero, else after stop_serving and start_serving.",
-            "stage_model": "Weights come from Hugging Face at each start; or give "
-            "model='s3://BUCKET/FOLDER' that holds a checkpoint (aws s3 sync).",
-            "save_hf_token": "Gemma 4 needs no token: its weights are open to everybody.",
-        }.get(tool, "")
 
 
 __all__ = ["SageMakerBackend"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import SecretStr
@@ -52,6 +52,16 @@ class TpuBackend(
 
     ttl: ClassVar[str] = "max_run_hours"
 
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "stage_model": "A TPU machine loads the checkpoint from Hugging Face onto its own "
+        "disk; save_hf_token keeps the token it needs.",
+        "prepare_host": "The start script prepares the machine at every boot; "
+        "start_serving(restart=true) runs it again.",
+        "update_scaling": "A slice has the size it was asked for; plan another one.",
+        "probe_cold_start": "stop_serving and start_serving; wait_until_ready shows each "
+        "phase with its seconds.",
+        "shift_traffic": "Deploy the candidate under another name and compare the two.",
+    }
     Spec: ClassVar[type[DeploySpec]] = TpuSpec
     DestroyOptions: ClassVar[type[EndOptions]] = TpuDestroyOptions
     StopOptions: ClassVar[type[EndOptions]] = TpuStopOptions
@@ -195,14 +205,3 @@ class TpuBackend(
             for item in requests
             if item.managed and item.account == account_email(self.target, item.name, project)
         ]
-
-    @classmethod
-    def instead(cls, tool: str) -> str:
-        """What to use instead of a tool this target lacks."""
-        return {
-            "stage_model": "A TPU machine loads the checkpoint from Hugging Face onto its own "
-            "disk; save_hf_token keeps the token it needs.",
-            "prepare_host": "The start script prepares the machine at every boot; "
-            "start_serving(restart=true) runs it again.",
-            "update_scaling": "A slice has the size it was asked for; plan another one.",
-        }.get(tool, "")

@@ -190,4 +190,4 @@ def test_what_it_cannot_do_is_refused_by_name_with_what_to_do_instead(
     tool: str, words: str
 ) -> None:
     assert tool not in SageMakerBackend.abilities()
-    assert words in SageMakerBackend.instead(tool)
+    assert words in SageMakerBackend.INSTEAD[tool]
