@@ -212,31 +212,37 @@ def test_in_the_modern_era_an_answer_does_not_fit_another_deployment(state_dir: 
         assert [item["name"] for item in listed["items"]] == ["one", "two"]
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        {},
-        {"approve": None},
-        {"approve": "perhaps"},
-        {"approve": "yes"},
-        {"approve": "true"},
-        {"approve": 1},
-    ],
+# What a client may send as the content of an accepted form, and that is no yes.
+NO_YES: tuple[dict[str, Any] | None, ...] = (
+    None,
+    {},
+    {"approve": None},
+    {"approve": "perhaps"},
+    {"approve": "yes"},
+    {"approve": "true"},
+    {"approve": 1},
 )
-def test_an_answer_in_another_form_is_no_yes_and_says_what_to_do(
-    state_dir: Path, era: Era, content: dict[str, Any] | None
-) -> None:
-    answer = {"action": "accept", "content": content}
-    with Probe(era=era, answering=lambda _: answer) as probe:
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_an_answer_in_another_form_is_no_yes_and_says_what_to_do(state_dir: Path, era: Era) -> None:
+    given: list[dict[str, Any] | None] = []
+
+    def answer(_: object) -> dict[str, Any]:
+        return {"action": "accept", "content": given[-1]}
+
+    with Probe(era=era, answering=answer) as probe:
         planned = probe.tool(
             "plan_deployment", target="local", name="demo", options={"startup_speed": 1000}
         )
         probe.tool("deploy", target="local", plan_id=planned.plan_id)
-        planned = probe.tool("destroy", target="local", name="demo")
-        reply = probe.tool("destroy", target="local", name="demo", plan_id=planned.plan_id)
-        assert reply.error["code"] == "confirmation"
-        assert "Nothing was done" in reply.text
-        assert "ask_before_destroy" not in reply.text
-    assert (state_dir / "deployments" / "local" / "demo" / "deployment.json").exists()
+        for asked, content in enumerate(NO_YES, 1):
+            given.append(content)
+            planned = probe.tool("destroy", target="local", name="demo")
+            reply = probe.tool("destroy", target="local", name="demo", plan_id=planned.plan_id)
+            assert reply.error["code"] == "confirmation", content
+            assert "Nothing was done" in reply.text, content
+            assert "ask_before_destroy" not in reply.text, content
+            assert len(probe.questions) == asked, content
+            assert record_path(state_dir, "demo").exists(), content
+    assert not gone(pid_of(state_dir, "demo"))

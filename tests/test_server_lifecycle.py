@@ -253,10 +253,14 @@ def test_a_cancelled_wait_ends_at_once(era: Era) -> None:
         )
         wait_for(lambda: probe.progress("w"), 10)
         cancel(probe, number)
-        time.sleep(0.2)
+        # Asked after the cancellation, so that has been read when this is answered.
+        probe.tool("list_deployments").expect_ok()
         told = len(probe.progress("w"))
-        time.sleep(1.2)
+        # As long as it takes to tell somebody who does listen three times more.
+        other, _ = probe.start_tool("wait_until_ready", token="v", target="local", timeout_s=40)
+        wait_for(lambda: len(probe.progress("v")) >= 3, 20)
         assert len(probe.progress("w")) <= told, "it goes on although nobody listens"
+        cancel(probe, other)
         check_not_answered_with_a_result(waiting)
 
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from backends.rehearsal.cloud import launcher
-from tests.support.processes import wait_for
+from tests.support.processes import gone, wait_for
 
 Json = dict[str, Any]
 
@@ -278,15 +278,7 @@ def rehearsal(folder: Path, **options: Any) -> Iterator[Rehearsal]:
 
 
 def _alive(pids: list[int | None]) -> list[int]:
-    import psutil
-
-    deadline = time.monotonic() + 3
-    left = [pid for pid in pids if pid and psutil.pid_exists(pid)]
-    while left and time.monotonic() < deadline:
+    deadline = time.monotonic() + 10
+    while (left := [pid for pid in pids if pid and not gone(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
-        left = [
-            pid
-            for pid in left
-            if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        ]
     return left

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from backends.core.errors import CliMissingError, UnavailableError
@@ -70,7 +69,7 @@ def test_a_killed_cloud_takes_its_containers_with_it(tmp_path: Path) -> None:
 
     def no_child_is_left() -> bool:
         """the containers died with the cloud"""
-        return not any(psutil.pid_exists(pid) for pid in children)
+        return all(gone(pid) for pid in children)
 
     wait_for(no_child_is_left)
     assert launcher.find(tmp_path) is None

@@ -24,7 +24,7 @@ from backends.serving.loadgen import LevelProgress, LevelRaw, LevelSpec
 from backends.serving.spec import BenchmarkSpec
 from tests.serving.engine.runs import CHAT, bodies, kinds, run_level
 from tests.serving.mock_servers import GOOD, MockSse, Reply, Request, scripted, stream, whole
-from tests.support.processes import wait_for
+from tests.support.processes import gone, wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -129,8 +129,7 @@ def test_workers_end_when_their_coordinator_is_killed(mock: MockSse, tmp_path: P
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=10)
-    psutil.wait_procs(found, timeout=10)
-    assert not any(worker.is_running() for worker in found)
+    wait_for(lambda: all(gone(worker.pid) for worker in found))
 
 
 # ---- the client's machine -----------------------------------------------------------------------
