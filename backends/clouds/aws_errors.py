@@ -74,7 +74,7 @@ RULES: tuple[Rule, ...] = (
         UnauthenticatedError,
         r"Unable to locate credentials|NoCredentials|Partial credentials|MissingAuthenticationToken"
         r"|profile \(.*?\) could not be found|Error when retrieving (?:credentials|token)"
-        r"|Unable to load credentials|NoAuthTokenError",
+        r"|Unable to load credentials|NoAuthTokenError|source profile .* must have credentials",
         "There is no login on this machine.",
         "Ask the person to run: {login}",
     ),

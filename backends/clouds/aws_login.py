@@ -138,20 +138,49 @@ class AwsLogin:
             await clients.close()
 
     async def mend(self) -> str:
-        """The one command that mends a dead login, as far as this machine's profile tells."""
+        """What mends a dead login, by the kind that this machine's profile is of, and its name.
+
+        A profile that takes a role on with another one's login is followed to that one; keys of a
+        session, which nothing renews where they are, are to be replaced where they came from.
+        """
         env = {**os.environ, **await self._env()}
-        profile, settings = await asyncio.to_thread(_profile, env)
-        suffix = f" --profile {profile}" if profile != "default" else ""
+        name, settings, all_of_them = await asyncio.to_thread(_profile, env)
+        for _ in range(len(all_of_them)):
+            source = str(settings.get("source_profile") or "")
+            if not source or source == name:
+                break
+            name, settings = source, all_of_them.get(source, {})
+        suffix = f" --profile {name}" if name != "default" else ""
         if {"sso_session", "sso_start_url"} & settings.keys():
             return f"aws sso login{suffix}"
         if "login_session" in settings:
             return f"aws login{suffix}"
+        if settings.get("credential_process"):
+            return (
+                f"what profile {name} names as its credential_process (its login has run out), "
+                f"then: aws sts get-caller-identity{suffix}"
+            )
+        return await self._mend_keys(env, name, settings)
+
+    async def _mend_keys(
+        self, env: Mapping[str, str], name: str, settings: Mapping[str, Any]
+    ) -> str:
+        """What mends keys: those of a session are exported anew, others configured."""
+        suffix = f" --profile {name}" if name != "default" else ""
+        if settings.get("aws_session_token"):
+            return (
+                f"aws configure set aws_session_token ...{suffix} with new keys of the session "
+                f"(those of profile {name} are of one that has ended)"
+            )
         try:
             version = await self._cli.version()
         except DevopsError:
             return LOGIN
         # Version 1 has no login of its own.
-        return f"aws login{suffix}" if version >= _CLI_WITH_LOGIN else f"aws configure{suffix}"
+        new = f"aws login{suffix}" if version >= _CLI_WITH_LOGIN else f"aws configure{suffix}"
+        if env.get("AWS_SESSION_TOKEN") and not settings:
+            return f"{new} (the keys in this server's environment are of a session that has ended)"
+        return new
 
     # ------------------------------------------------------------------------- inside
 
@@ -199,7 +228,7 @@ class AwsLogin:
         self, env: Mapping[str, str], own: Mapping[str, str], *, without_keys: bool
     ) -> _Settled:
         session = await asyncio.to_thread(_session, env)
-        profile, settings = await asyncio.to_thread(_profile, env)
+        profile, settings, _ = await asyncio.to_thread(_profile, env)
         found = await asyncio.to_thread(translated, lambda: _chain(session, env), "The login")
         if found is None and settings:
             found = await self._exported(without_keys=without_keys)
@@ -332,8 +361,10 @@ def _session(env: Mapping[str, str]) -> Any:  # noqa: ANN401 (botocore's)
     return session
 
 
-def _profile(env: Mapping[str, str]) -> tuple[str, Mapping[str, Any]]:
-    """The profile in use and its settings; none where it does not exist. Blocks."""
+def _profile(
+    env: Mapping[str, str],
+) -> tuple[str, Mapping[str, Any], Mapping[str, Mapping[str, Any]]]:
+    """The profile in use, its settings (none where it does not exist), and all profiles. Blocks."""
     from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped]
 
     session = _session(env)
@@ -341,8 +372,8 @@ def _profile(env: Mapping[str, str]) -> tuple[str, Mapping[str, Any]]:
     try:
         profiles = session.full_config.get("profiles", {})
     except BotoCoreError:
-        return name, {}
-    return name, profiles.get(name, {})
+        return name, {}, {}
+    return name, profiles.get(name, {}), profiles
 
 
 def _static(env: Mapping[str, str]) -> Any:  # noqa: ANN401 (botocore's)

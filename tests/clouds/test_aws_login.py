@@ -118,7 +118,10 @@ async def test_dead_keys_alone_are_one_error_with_the_command_that_mends_it(
     assert texts == {(UnauthenticatedError, "AWS does not accept the login of this machine.")}
     assert isinstance(errors[0], UnauthenticatedError)
     assert "ExpiredToken" in errors[0].words
-    assert errors[0].next_action == "Ask the person to run: aws login"
+    assert errors[0].next_action == (
+        "Ask the person to run: aws login (the keys in this server's environment are of a session "
+        "that has ended)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,6 +133,12 @@ async def test_dead_keys_alone_are_one_error_with_the_command_that_mends_it(
             "aws sso login --profile work",
         ),
         ("", "aws configure --profile work"),
+        # A role is taken on with another profile's login: that one is to be mended.
+        (
+            "[profile work]\nrole_arn = arn:aws:iam::1:role/r\nsource_profile = base\n"
+            "[profile base]\nsso_start_url = https://x.awsapps.com\nsso_region = us-east-1\n",
+            "aws sso login --profile base",
+        ),
     ],
 )
 async def test_a_profile_that_is_dead_or_absent_says_how_to_mend_it(
@@ -140,6 +149,21 @@ async def test_a_profile_that_is_dead_or_absent_says_how_to_mend_it(
     with pytest.raises(UnauthenticatedError) as caught:
         await aws.call("sagemaker", "list_models", REGION)
     assert caught.value.next_action == f"Ask the person to run: {mended_by}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "mended_by"),
+    [
+        ("login_session = arn:aws:iam::1:user/u", "aws login --profile work"),
+        ("credential_process = /bin/keys", "what profile work names as its credential_process"),
+        ("aws_session_token = t", "aws configure set aws_session_token ... --profile work"),
+    ],
+)
+async def test_what_mends_a_login_is_said_by_its_kind_and_with_its_profile(
+    made: Make, settings: str, mended_by: str
+) -> None:
+    aws = made(config=f"[profile work]\n{settings}\n", AWS_PROFILE="work")
+    assert (await aws.login.mend()).startswith(mended_by)
 
 
 async def test_a_login_that_dies_meanwhile_and_one_made_meanwhile_are_noticed(
