@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar
 
-from backends.base import Backend, Services
+from backends.base import Services
 from backends.core.answers import Check, Deployment, Price, Status
 from backends.core.errors import (
     ConflictError,
-    DevopsError,
     EndpointError,
     HostError,
-    InvalidInputError,
     NotFoundError,
-    NotManagedError,
 )
-from backends.core.names import MANAGED_BY, MANAGED_BY_US
 from backends.core.owned import together
 from backends.core.state import stamp
 from backends.knowledge.tpu import SLICES
+from backends.tpu.reaching import TpuReaching
 from backends.tpu.records import TARGET, TpuNode, TpuRequest
 
 if TYPE_CHECKING:
-    from backends.clouds.hosts import SshHost
     from backends.core.operations import Operation
     from backends.serving.endpoint import Endpoint
     from backends.tpu.sight import Machine
@@ -35,15 +30,10 @@ if TYPE_CHECKING:
 APIS = ("tpu", "compute", "secretmanager", "logging", "iam")
 """What every deployment needs."""
 
-SEARCH = "search"
-
-# A look over ssh costs a session; a status that is asked for again and again is answered from it.
-_SIGHT_KEPT_S = 2.0
 _ASK_TIMEOUT_S = 8.0
-_CONNECT_S = 4.0
 
 
-class TpuLooking(Backend):
+class TpuLooking(TpuReaching):
     """Reads of TPU requests, nodes and machines."""
 
     target: ClassVar[str] = TARGET
@@ -51,104 +41,11 @@ class TpuLooking(Backend):
     hardware: ClassVar[str] = "TPU v6e, 1 to 8 chips (more over Ray)"
 
     def __init__(self, services: Services) -> None:
-        from backends.clouds.google import GoogleCloud
         from backends.clouds.google_compute_prices import ComputePrices
         from backends.clouds.google_prices import PriceList
-        from backends.tpu.reading import TpuApi
 
         super().__init__(services)
-        self.cloud = GoogleCloud(services)
-        self.api = TpuApi(self.cloud)
         self.prices = ComputePrices(PriceList(self.cloud.rest, services.owned))
-        self._sights: dict[str, Machine] = {}
-        self._hosts: dict[tuple[str, int], SshHost] = {}
-        self.tunnels: dict[str, set[str]] = {}
-        self._opening: dict[str, asyncio.Task[None]] = {}
-
-    # --------------------------------------------------------------------------------- finding
-
-    async def world(self) -> tuple[list[TpuRequest], list[TpuNode]]:
-        """Every request of both control planes, and nodes that no request owns.
-
-        Raises:
-            DevopsError: One of them could not be asked whole.
-        """
-        (queued, orphans), instances = await together(self.api.requests(), self.api.instances())
-        return [*queued, *instances], orphans
-
-    async def all_of(self, name: str) -> list[TpuRequest]:
-        """Every request of that name, those that live first."""
-        requests, _ = await self.world()
-        found = [item for item in requests if item.name == name]
-        return sorted(found, key=lambda item: (not item.live, -item.created_at))
-
-    async def find(self, name: str, zone: str | None = None) -> TpuRequest:
-        """The request that a name means: `NAME`, or `NAME@ZONE`.
-
-        Args:
-            name: The deployment.
-            zone: Where it is; None looks everywhere.
-
-        Raises:
-            NotFoundError: There is none.
-            InvalidInputError: Several live.
-        """
-        plain, _, said = name.partition("@")
-        where = zone or said or None
-        found = [item for item in await self.all_of(plain) if where in (None, item.zone)]
-        live = [item for item in found if item.live]
-        if len(live) > 1 or (not live and len(found) > 1):
-            several = live or found
-            raise InvalidInputError(
-                "name",
-                f"{plain} is there more than once.",
-                allowed=", ".join(item.key for item in several),
-            )
-        if not found:
-            raise self.not_here(name)
-        return (live or found)[0]
-
-    def not_here(self, name: str) -> NotFoundError:
-        """The error for a deployment that is nowhere."""
-        return NotFoundError(
-            f"There is no deployment {name[:64]!r} on {self.target}.",
-            cause="Queued resources of all zones and ct6e instances were asked.",
-            next_action="Call list_deployments.",
-        )
-
-    def refuse_foreign(self, item: TpuRequest | TpuNode) -> None:
-        """Refuse to change what does not carry our label.
-
-        Raises:
-            NotManagedError: It does not.
-        """
-        if not item.managed:
-            raise NotManagedError(
-                f"{self.target}/{item.name} in {item.zone} does not carry "
-                f"{MANAGED_BY}={MANAGED_BY_US}, so it is only read.",
-                next_action="Leave it to whoever made it; its labels say who, if anything does.",
-            )
-
-    async def ours(self, name: str) -> TpuRequest:
-        """The request of that name, if it may be changed.
-
-        Raises:
-            NotFoundError: There is none.
-            NotManagedError: It does not carry our label.
-        """
-        request = await self.find(name)
-        self.refuse_foreign(request)
-        return request
-
-    def searches(self) -> dict[str, Operation]:
-        """Searches that run now, by deployment."""
-        return {
-            operation.name: operation
-            for operation in self.services.operations.all()
-            if operation.kind == SEARCH
-            and operation.target == self.target
-            and not operation.finished
-        }
 
     # --------------------------------------------------------------------------------- answers
 
@@ -334,107 +231,6 @@ class TpuLooking(Backend):
         return await google_checks(self.cloud, self.target, WITH_SSH, apis)
 
     # --------------------------------------------------------------------------------- helpers
-
-    async def host(self, request: TpuRequest, worker: int = 0) -> SshHost:
-        """A machine of a deployment."""
-        from backends.clouds.hosts import GceHost, TpuHost
-
-        key = (f"{request.plane}:{request.key}:{request.created_at:.0f}", worker)
-        if key not in self._hosts:
-            project = await self.cloud.project()
-            via = "iap" if request.settings.get("ssh") == "iap" else "external"
-            label = f"{self.at(request.name)} worker {worker} ({request.zone})"
-            self._hosts[key] = (
-                GceHost(
-                    self.cloud,
-                    project=project,
-                    zone=request.zone,
-                    instance=request.name,
-                    via="iap" if via == "iap" else "external",
-                    label=label,
-                )
-                if request.plane == "compute"
-                else TpuHost(
-                    self.cloud,
-                    project=project,
-                    zone=request.zone,
-                    node=request.node_id,
-                    worker=worker,
-                    via="iap" if via == "iap" else "external",
-                    queued_resource=request.name,
-                    label=label,
-                )
-            )
-        return self._hosts[key]
-
-    async def sight(
-        self, request: TpuRequest, *, detail: bool = False, fresh: bool = False
-    ) -> Machine | None:
-        """A look at the first machine of an active deployment; None for any other."""
-        from backends.tpu.sight import Machine, look
-
-        node = request.node if request.stage == "active" else None
-        # Without settings it is not one of ours: nobody said that we may log in.
-        if node is None or not request.settings:
-            return None
-        if request.plane == "tpu" and node.state != "READY":
-            return None
-        known = self._sights.get(request.key)
-        if known and not detail and not fresh and time.time() - known.seen_at < _SIGHT_KEPT_S:
-            return known
-        try:
-            if (
-                request.plane == "tpu"
-                and (known is None or known.problem)
-                and not await self.api.has_booted(request.zone, request.node_id)
-            ):
-                return None
-        except DevopsError as error:
-            return Machine.unseen(error)
-        host = await self.host(request)
-        opened = await self._opened(request.key, host, sure=fresh)
-        machine = opened or await look(host, detail=detail)
-        self._sights[request.key] = machine
-        return machine
-
-    async def _opened(self, key: str, host: SshHost, *, sure: bool) -> Machine | None:
-        """Open the connection; what to say instead of a look while that takes long.
-
-        gcloud takes seconds, and tries for half a minute while a machine is starting. It goes on
-        beside the calls that ask how things are.
-        """
-        from backends.tpu.sight import Machine
-
-        opening = self._opening.get(key)
-        if opening is None:
-            opening = self._opening[key] = self.services.owned.task(host.connect(sure=sure))
-        done, _ = await asyncio.wait({opening}, timeout=_CONNECT_S)
-        if not done:
-            return Machine(problem="gcloud is connecting", unreachable=True, seen_at=time.time())
-        self._opening.pop(key, None)
-        try:
-            opening.result()
-        except DevopsError as error:
-            return Machine.unseen(error)
-        return None
-
-    async def let_go(self, key: str) -> None:
-        """Close what leads to a machine that is gone.
-
-        Args:
-            key: `NAME@ZONE`.
-        """
-        self._sights.pop(key, None)
-        for tunnel in self.tunnels.pop(key, set()):
-            await self.cloud.tunnels.close(tunnel)
-        for which in [item for item in self._hosts if f":{key}:" in item[0]]:
-            # The other side is gone: that it cannot be told so is no failure.
-            with contextlib.suppress(DevopsError):
-                await self._hosts.pop(which).close()
-
-    def forget(self, request: TpuRequest) -> None:
-        """Look at a deployment's machine afresh next time."""
-        self._sights.pop(request.key, None)
 
     def must_run(self, request: TpuRequest, verb: str) -> None:
         """Refuse what needs a running machine.

@@ -210,7 +210,7 @@ async def look_for(
 
 
 async def _search(target: TpuLooking, plan: Plan, step: Step) -> str:
-    from backends.tpu.looking import SEARCH
+    from backends.tpu.finding import SEARCH
 
     with _asking(target, plan.name):
         running = (await asyncio.to_thread(target.searches)).get(plan.name)
