@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,11 +235,8 @@ def test_a_wake_up_without_capacity_gives_up_and_says_why(amazon: Amazon) -> Non
     )
 
 
-def test_what_was_hosted_is_so_again_after_a_restart_of_the_rehearsal(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    folder = tmp_path_factory.mktemp("again")
-    with rehearsal(folder, speed=1000, idle_s=30) as first:
+def test_what_was_hosted_is_so_again_after_a_restart_of_the_rehearsal(tmp_path: Path) -> None:
+    with rehearsal(tmp_path, speed=1000, idle_s=30) as first:
         amazon = Amazon(first)
         amazon.role()
         amazon.model()
@@ -246,7 +244,7 @@ def test_what_was_hosted_is_so_again_after_a_restart_of_the_rehearsal(
         _component(amazon)
         _until(amazon, "InService", 1)
         amazon.close()
-    with rehearsal(folder, speed=1000, idle_s=30) as second:
+    with rehearsal(tmp_path, speed=1000, idle_s=30) as second:
         amazon = Amazon(second)
 
         def answers() -> bool:

@@ -161,29 +161,13 @@ async def test_a_model_that_does_not_come_up_ends_the_operation_with_its_cause(
     assert ready["state"] == "ready", ready["summary"]
 
 
-async def test_without_capacity_it_stays_at_zero_and_says_why(
-    cloud: Cloud, caller: Caller, sent: list[list[str]]
-) -> None:
-    del sent
-    await _deploy(caller, capacity_timeout_s=300)
-    await caller.tool("update_scaling", target=TARGET, name=NAME, instances=0)
-    await until(caller, "scaled_to_zero", "nothing is billed")
-    cloud.fault("aws-no-capacity")
-    woken = (await caller.tool("update_scaling", target=TARGET, name=NAME, instances=1)).ok
-    assert woken["state"] == "starting"
-    stuck = await until(caller, "stopped", "could not be")
-    assert "InsufficientInstanceCapacity" in stuck["error"]
-    assert "Quota is permission, not hardware" in stuck["error_cause"]
-
-
 # ------------------------------------------------------------------------------- ending it
 
 
-async def test_it_is_stopped_for_good_and_started_again(
+async def test_it_is_stopped_for_good_started_again_and_says_why_it_cannot_be_woken(
     cloud: Cloud, caller: Caller, sent: list[list[str]]
 ) -> None:
-    del cloud
-    await _deploy(caller, instances=2)
+    await _deploy(caller, instances=2, capacity_timeout_s=300)
     planned = await caller.tool("stop_serving", target=TARGET, name=NAME)
     sent.clear()
     await caller.tool("stop_serving", target=TARGET, name=NAME, plan_id=planned.plan_id)
@@ -206,3 +190,11 @@ async def test_it_is_stopped_for_good_and_started_again(
     assert shifted["code"] == "not_supported"
     more = (await caller.tool("update_scaling", target=TARGET, name=NAME, max_instances=3)).error
     assert "up to 2" in more["message"]
+    await caller.tool("update_scaling", target=TARGET, name=NAME, instances=0)
+    await until(caller, "scaled_to_zero", "nothing is billed")
+    cloud.fault("aws-no-capacity")
+    woken = (await caller.tool("update_scaling", target=TARGET, name=NAME, instances=1)).ok
+    assert woken["state"] == "starting"
+    stuck = await until(caller, "stopped", "could not be")
+    assert "InsufficientInstanceCapacity" in stuck["error"]
+    assert "Quota is permission, not hardware" in stuck["error_cause"]
