@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from backends.core.answers import Capacity, NotAsked, Place
@@ -59,12 +60,26 @@ async def find_capacity(target: SageMakerLooking, place: str | None) -> Capacity
             "looks for up to half an hour, and says InsufficientInstanceCapacity if there is none.",
         ],
         next_steps=[
+            *_ask_again(target, places, place),
             f"plan_deployment(target={target.target!r}, options={{'region': {first!r}}})"
             if able
             else "Ask the person to request the quotas under to_request in the console (Service "
-            "Quotas, Amazon SageMaker, 'for endpoint usage')."
+            "Quotas, Amazon SageMaker, 'for endpoint usage').",
         ],
     )
+
+
+def _ask_again(target: SageMakerLooking, places: Sequence[Place], place: str | None) -> list[str]:
+    """The same call, where quotas of some regions were not answered: it asks only for those."""
+    left = [item.place for item in places if item.verdict == "unknown"]
+    if not left:
+        return []
+    where = f", place={place!r}" if place is not None else ""
+    return [
+        f"find_capacity(target={target.target!r}{where}) again: the quotas of {', '.join(left)} "
+        "were not answered (AWS throttles such calls); what was answered is kept for five minutes, "
+        "and only these are asked"
+    ]
 
 
 async def _of_region(target: SageMakerLooking, region: str) -> tuple[list[Place], list[NotAsked]]:

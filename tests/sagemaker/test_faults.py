@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from backends.core.errors import ConflictError, DevopsError
+from backends.clouds.aws import Aws
+from backends.core.errors import ConflictError, DevopsError, RateLimitedError
 from backends.sagemaker import running
 from backends.sagemaker.backend import SageMakerBackend
 from backends.sagemaker.commands import delete_endpoint
@@ -103,6 +104,34 @@ async def test_quota_calls_that_are_throttled_say_so_and_never_mean_no_quota(
     assert "rate_limited" in refused["message"]
     planned = (await caller.tool("plan_deployment", target=TARGET, name=NAME)).ok
     assert any("Quotas of us-east-2 were not checked" in item for item in planned["warnings"])
+
+
+async def test_quotas_that_were_not_answered_are_named_and_asked_alone_the_next_time(
+    cloud: Cloud, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del cloud
+    real, asked, throttled = Aws.items, [], ["us-east-2"]
+
+    async def items(
+        self: Aws, service: str, operation: str, key: str, region: str, **more: Any
+    ) -> list[Any]:
+        if operation == "list_service_quotas":
+            asked.append(region)
+            if region in throttled:
+                raise RateLimitedError("aws service-quotas was refused.")
+        return await real(self, service, operation, key, region, **more)
+
+    monkeypatch.setattr(Aws, "items", items)
+    first = (await caller.tool("find_capacity", target=TARGET)).ok
+    assert first["not_answering"][0]["target"] == f"{TARGET} in us-east-2"
+    assert first["next_steps"][0].startswith(f"find_capacity(target='{TARGET}') again: the quotas")
+    assert "of us-east-2 were" in first["next_steps"][0]
+    throttled.clear()
+    asked.clear()
+    then = (await caller.tool("find_capacity", target=TARGET)).ok
+    assert asked == ["us-east-2"]
+    assert "not_answering" not in then
+    assert not any("again" in step for step in then["next_steps"])
 
 
 async def test_no_quota_is_refused_before_anything_is_sent_and_by_name(
