@@ -16,7 +16,8 @@ async def test_last_request_time_to_live_and_diagnosis_of_a_service(
     assert (await settled(caller))["state"] == "ready"
 
     (before,) = (await caller.tool("list_deployments", target=L4)).ok["items"]
-    assert before["no_request_for_h"] == 24, "health checks of ours are no requests"
+    assert "last_request_at" not in before, "health checks of ours are no requests"
+    assert before["no_request_for_h"] < 1, "no longer than it exists"
     assert before["ends_at"] > before["created_at"]
     assert (await caller.tool("query_model", target=L4, prompt="Hello", max_tokens=8)).ok
     (after,) = (await caller.tool("list_deployments", target=L4)).ok["items"]
