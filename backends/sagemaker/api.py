@@ -173,7 +173,7 @@ class SageMakerApi:
             "sagemaker", "list_models", "Models", region, NameContains="-vllm-"
         )
         named = [item for item in found if deployment_of(str(item["ModelName"])) is not None]
-        tags = await asyncio.gather(*(self._tags(region, str(item["ModelArn"])) for item in named))
+        tags = await together(*(self._tags(region, str(item["ModelArn"])) for item in named))
         return {
             str(item["ModelName"]): str(tag[NAME_TAG])
             for item, tag in zip(named, tags, strict=True)

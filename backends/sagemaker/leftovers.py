@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from backends.core.answers import Price
 from backends.core.names import MANAGED_BY, MANAGED_BY_US
+from backends.core.owned import together
 from backends.core.plans import Plan
 from backends.sagemaker import commands
 from backends.sagemaker.destroying import deletion, role_deletions
@@ -46,7 +46,7 @@ async def all_left(target: SageMakerLooking, names: Collection[str]) -> dict[str
     Raises:
         DevopsError: Roles or models could not be asked.
     """
-    roles, *models = await asyncio.gather(
+    roles, *models = await together(
         _roles(target, names), *(target.api.models_of_all(region) for region in target.regions())
     )
     found = {name: Left(role) for name, role in roles.items()}
@@ -69,7 +69,7 @@ async def _roles(target: SageMakerLooking, names: Collection[str]) -> dict[str, 
     }
     # The list has no tags: a role is ours by its tag, not by its name.
     kept = {name: role for name, role in named.items() if name not in names}
-    roles = await asyncio.gather(*(role_of(target.aws, region, role) for role in kept.values()))
+    roles = await together(*(role_of(target.aws, region, role) for role in kept.values()))
     return {
         name: role
         for (name, role), found in zip(kept.items(), roles, strict=True)
@@ -85,7 +85,7 @@ async def plan_left(target: SageMakerLooking, name: str) -> Plan | None:
     """
     region = target.home()
     role_steps, _ = await role_deletions(target, name, region, wanted=True)
-    models = await asyncio.gather(
+    models = await together(
         *(target.api.models_of(place, name) for place in target.regions()),
     )
     steps = [

@@ -121,7 +121,7 @@ async def _left_over(app: App, asked: Sequence[str], found: Found[Deployment]) -
             for name, what in left.items()
         ]
 
-    answers = await asyncio.gather(*(of(target) for target in asked if target not in silent))
+    answers = await together(*(of(target) for target in asked if target not in silent))
     return [line for lines in answers for line in lines]
 
 
@@ -139,7 +139,7 @@ async def list_deployments(
         found = await gather_deployments(app, app.targets)
     skipped = {entry.target for entry in found.not_set_up}
     asked = [name for name in ((target,) if target else app.targets) if name not in skipped]
-    savings, left = await asyncio.gather(
+    savings, left = await together(
         add_usage(app, found.items, target), _left_over(app, asked, found)
     )
     items, next_cursor = page(found.items, limit, cursor)
