@@ -24,6 +24,12 @@ _KILL_GRACE_S = 2.0
 # Children of this server that are running now, so that a signal can end them all.
 _running: set[int] = set()
 
+# Commands that are being started: the program may run already, while its id is not yet known here.
+# Then this process's children are asked for the mark, which nothing else we start carries.
+_starting: set[object] = set()
+_MARK = "VLLM_DEVOPS_COMMAND_OF"
+_MARKED = f"{os.getpid()}-{os.urandom(6).hex()}"
+
 
 class Secret:
     """A value that only the running process sees: `str`, `repr` and formatting show `***`.
@@ -177,13 +183,15 @@ async def run(
     shown = tuple(map(str, argv))
     hidden = [item.reveal() for item in (*argv, stdin) if isinstance(item, Secret)]
     given = stdin.reveal().encode() if isinstance(stdin, Secret) else stdin
+    start = object()
+    _starting.add(start)
     try:
         process = await asyncio.create_subprocess_exec(
             *(item.reveal() if isinstance(item, Secret) else item for item in argv),
             stdin=asyncio.subprocess.DEVNULL if given is None else asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "TERM": "dumb", **(env or {})},
+            env={**os.environ, "TERM": "dumb", **(env or {}), _MARK: _MARKED},
             start_new_session=True,
             cwd=cwd,
         )
@@ -193,7 +201,10 @@ async def run(
             words=str(error),
             next_action=f"Install {shown[0]}, or put it on PATH, and call again.",
         ) from error
-    _running.add(process.pid)
+    else:
+        _running.add(process.pid)
+    finally:
+        _starting.discard(start)
     out: list[bytes] = []
     err: list[bytes] = []
     try:
@@ -228,6 +239,8 @@ async def run(
 
 def end_all(grace_s: float = 0.3) -> None:
     """End every running child with all it started, and reap it. For signal handlers."""
+    if _starting:
+        _running.update(_just_started())
     for pid in list(_running):
         _kill_group(pid, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
@@ -249,6 +262,18 @@ def _text(chunks: Sequence[bytes], hidden: Sequence[str]) -> str:
         if value:
             text = text.replace(value, MASK)
     return text
+
+
+def _just_started() -> list[int]:
+    """Children that carry our mark, known to `run` or not yet."""
+    import psutil
+
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if child.environ().get(_MARK) == _MARKED:
+                found.append(child.pid)
+    return found
 
 
 def _reaped(pid: int) -> bool:

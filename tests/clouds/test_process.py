@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from backends.clouds.process import Secret, run
+from backends.clouds.process import Secret, end_all, run
 from backends.core.errors import CliMissingError, OutcomeUnknownError
-from tests.support.processes import wait_for
+from tests.support.processes import gone, wait_for
 
 pytestmark = pytest.mark.anyio
 
@@ -102,3 +104,33 @@ async def test_colours_are_off_and_given_variables_win() -> None:
     )
     assert done.stdout.split() == ["dumb", "given"]
     assert "X" not in os.environ
+
+
+async def test_a_command_is_ended_that_runs_before_its_id_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine runs the program at once and this process a while later."""
+    started = asyncio.create_subprocess_exec
+
+    async def slowly(*args: Any, **options: Any) -> asyncio.subprocess.Process:
+        await started(*args, **options)
+        return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slowly)
+    # What is started otherwise, as an engine is, goes on.
+    engine = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    pids = tmp_path / "pid"
+    call = asyncio.create_task(run([sys.executable, "-c", _FAMILY, str(pids)], timeout_s=30))
+    try:
+        deadline = time.monotonic() + 20
+        while not (pids.exists() and pids.read_text()):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        end_all()
+        assert wait_for(lambda: gone(int(pids.read_text())))
+        assert engine.poll() is None
+    finally:
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        engine.kill()
+        engine.wait()

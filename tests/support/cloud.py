@@ -84,7 +84,8 @@ def running_cloud(state_dir: Path, program: str) -> Iterator[Cloud]:
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed; changes in that cloud are made with it")
     folder = state_dir / "rehearsal" / "cloud"
-    running = launcher.start(folder, speed=SPEED, idle_s=60)
+    # Not even a test run that is killed leaves a cloud behind.
+    running = launcher.start(folder, speed=SPEED, idle_s=60, owner_pid=os.getpid())
     yield Cloud(running, state_dir)
     launcher.stop(folder)
 
