@@ -38,12 +38,12 @@ demo: $(SERVER) ## The whole job on this machine, ENGINE=simulator (default) or 
 rehearse: $(SERVER) ## Rehearse the whole life of a target: TARGET=cloudrun-l4, nothing is real
 	@exec $(PY) -m backends.rehearsal.rehearse $(TARGET) $(ARGS)
 
-# Three at once, a file to a worker: most of them wait more than they work. They are begun in the
+# Five at once, a file to a worker: most of them wait more than they work. They are begun in the
 # order of tests/conftest.py, longest first, not by their number of tests. Many tests hold real
 # clocks to a bound, and a machine that others use too can break one: what failed is run once more,
 # alone, and fails for good if it fails again. Reaching for another machine is never forgiven,
 # whichever test did it.
-SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
+SPREAD := -n 5 --dist loadfile --no-loadscope-reorder
 test: $(DEV) ## Run all tests, offline
 	@rm -f $(REFUSED); $(PY) -m pytest $(SPREAD) $(ARGS) && test ! -e $(REFUSED) || { \
 		code=$$?; if [ $$code != 1 ] || [ -e $(REFUSED) ]; then exit $$code; fi; \
