@@ -178,7 +178,7 @@ async def until_stopped(guest: Guest, here: Json, timeout_s: float) -> None:
 
 
 async def make_sure_it_is_gone(guest: Guest, here: Json) -> None:
-    """Look at everything there is, everywhere.
+    """Look at everything there is, everywhere; what is left at no cost is shown.
 
     Raises:
         WalkError: It is still listed, or some target could not be asked.
@@ -187,3 +187,5 @@ async def make_sure_it_is_gone(guest: Guest, here: Json) -> None:
     found = [(item["target"], item["name"]) for item in left["items"]]
     if not left["complete"] or (here["target"], here["name"]) in found:
         raise WalkError(f"{here['target']}/{here['name']} is still listed after it was destroyed.")
+    for line in left.get("left_over", []):
+        guest.terminal.say(line)

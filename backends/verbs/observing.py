@@ -116,8 +116,8 @@ async def _left_over(app: App, asked: Sequence[str], found: Found[Deployment]) -
             why = error.message if isinstance(error, DevopsError) else "no answer in time"
             return [f"Whether something is left over on {target} is not known: {why}"]
         return [
-            f"{what} is left of {target}/{name} and costs nothing; unless it is just being made, "
-            f"destroy(target={target!r}, name={name!r}) deletes it."
+            f"{what[:1].upper()}{what[1:]} is left of {target}/{name} and costs nothing; unless it "
+            f"is just being made, destroy(target={target!r}, name={name!r}) deletes it."
             for name, what in left.items()
         ]
 

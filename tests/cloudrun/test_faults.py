@@ -345,7 +345,7 @@ async def test_an_account_that_a_killed_deploy_left_is_mentioned_and_can_be_dele
     )
     listed = (await caller.tool("list_deployments", target=L4)).ok
     assert listed["items"] == []
-    assert "the service account vllm-l4-gemma4@" in listed["left_over"][0]
+    assert "The service account vllm-l4-gemma4@" in listed["left_over"][0]
     assert f"destroy(target='{L4}', name='gemma4')" in listed["left_over"][0]
     assert "left_over" not in (await caller.tool("list_deployments", target=RTX)).ok
     gone = await destroy(caller)

@@ -14,7 +14,7 @@ from tests.support.cloud import Cloud
 from tests.support.probe import Probe, ServerGoneError
 
 _TYPES = {"instance_types": ["ml.g6.xlarge"]}
-_ROLE = f"the role vllm-devops-{NAME}"
+_ROLE = f"The role vllm-devops-{NAME}"
 _AWS = shutil.which("aws")
 
 
