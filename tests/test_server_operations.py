@@ -73,7 +73,7 @@ def wait_until_measuring(probe: Probe, operation_id: str) -> None:
 
 def test_killing_the_server_in_the_middle_of_a_benchmark_loses_nothing(bench: Bench) -> None:
     with bench.server("legacy") as probe:
-        operation, run = start(probe, concurrency=[1, 2], requests=16, max_tokens=24)
+        operation, run = start(probe, concurrency=[1, 2], requests=40, max_tokens=24)
         wait_until_measuring(probe, operation)
         probe.process.kill()
         probe.wait(5)
@@ -83,10 +83,10 @@ def test_killing_the_server_in_the_middle_of_a_benchmark_loses_nothing(bench: Be
         assert operation in [
             item["operation_id"] for item in probe.tool("get_operation").ok["items"]
         ]
-        answer = probe.tool("get_operation", operation_id=operation, wait_s=30).ok
+        answer = probe.tool("get_operation", operation_id=operation, wait_s=40).ok
         assert answer["state"] == "succeeded"
         levels = probe.tool("get_benchmarks", benchmark_ids=[run]).ok["levels"]
-    assert [(level["concurrency"], level["requests"]) for level in levels] == [(1, 16), (2, 16)]
+    assert [(level["concurrency"], level["requests"]) for level in levels] == [(1, 40), (2, 40)]
     assert all(level["errors"] == 0 for level in levels)
     assert gone(bench.worker(operation))
 
