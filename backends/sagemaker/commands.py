@@ -387,49 +387,74 @@ def _resource(name: str, variant_: str) -> str:
     return f"endpoint/{name}/variant/{variant_}"
 
 
+_VARIANT = "sagemaker:variant:DesiredInstanceCount"
+_VARIANT_LOAD = "SageMakerVariantConcurrentRequestsPerModelHighResolution"
+
+
 def register_scaling(region: str, name: str, variant_: str, low: int, high: int) -> Argv:
     """Let Application Auto Scaling choose the number of instances."""
+    return register_target(region, _resource(name, variant_), _VARIANT, low, high)
+
+
+def put_scaling_policy(region: str, name: str, variant_: str, target: float) -> Argv:
+    """Scale so that each instance has about so many requests at once."""
+    return track_load(region, _resource(name, variant_), _VARIANT, _VARIANT_LOAD, target)
+
+
+def deregister_scaling(region: str, name: str, variant_: str) -> Argv:
+    """Go back to a number of instances set by hand."""
+    return deregister_target(region, _resource(name, variant_), _VARIANT)
+
+
+def register_target(region: str, resource: str, dimension: str, low: int, high: int) -> Argv:
+    """Let Application Auto Scaling choose a number between two.
+
+    Args:
+        region: The region.
+        resource: What is scaled, as that service calls it.
+        dimension: Which number of it.
+        low: The least.
+        high: The most.
+    """
     return aws_argv(
         "application-autoscaling",
         "register-scalable-target",
         region,
         service_namespace="sagemaker",
-        resource_id=_resource(name, variant_),
-        scalable_dimension="sagemaker:variant:DesiredInstanceCount",
+        resource_id=resource,
+        scalable_dimension=dimension,
         min_capacity=str(low),
         max_capacity=str(high),
     )
 
 
-def put_scaling_policy(region: str, name: str, variant_: str, target: float) -> Argv:
-    """Scale so that each instance has about so many requests at once."""
+def track_load(region: str, resource: str, dimension: str, metric: str, target: float) -> Argv:
+    """Scale a registered target so that a predefined metric stays about a value."""
     return aws_argv(
         "application-autoscaling",
         "put-scaling-policy",
         region,
         policy_name=POLICY,
         service_namespace="sagemaker",
-        resource_id=_resource(name, variant_),
-        scalable_dimension="sagemaker:variant:DesiredInstanceCount",
+        resource_id=resource,
+        scalable_dimension=dimension,
         policy_type="TargetTrackingScaling",
         target_tracking_scaling_policy_configuration={
             "TargetValue": target,
-            "PredefinedMetricSpecification": {
-                "PredefinedMetricType": "SageMakerVariantConcurrentRequestsPerModelHighResolution"
-            },
+            "PredefinedMetricSpecification": {"PredefinedMetricType": metric},
             "ScaleInCooldown": 300,
             "ScaleOutCooldown": 60,
         },
     )
 
 
-def deregister_scaling(region: str, name: str, variant_: str) -> Argv:
-    """Go back to a number of instances set by hand."""
+def deregister_target(region: str, resource: str, dimension: str) -> Argv:
+    """Leave the number to calls; the policies and AWS's own alarms go with it."""
     return aws_argv(
         "application-autoscaling",
         "deregister-scalable-target",
         region,
         service_namespace="sagemaker",
-        resource_id=_resource(name, variant_),
-        scalable_dimension="sagemaker:variant:DesiredInstanceCount",
+        resource_id=resource,
+        scalable_dimension=dimension,
     )

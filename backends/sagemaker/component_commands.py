@@ -6,10 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from backends.knowledge.sagemaker_components import REQUESTS_PER_COPY, RESERVED_MEMORY_MB
-from backends.sagemaker.commands import POLICY, Argv, aws_argv, placement
+from backends.sagemaker.commands import (
+    POLICY,
+    Argv,
+    aws_argv,
+    deregister_target,
+    placement,
+    register_target,
+    track_load,
+)
 from backends.sagemaker.spec import SageMakerSpec
 
 DIMENSION = "sagemaker:inference-component:DesiredCopyCount"
+_LOAD = "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution"
 WAKE_POLICY = f"{POLICY}-wake"
 POLICY_ARN = "ARN-OF-THE-STEP-POLICY"
 """Stands for what only the command before it answers, in the alarm's command."""
@@ -101,39 +110,12 @@ def delete_component(region: str, name: str) -> Argv:
 
 def register_copies(region: str, name: str, low: int, high: int) -> Argv:
     """Let Application Auto Scaling choose the number of copies."""
-    return aws_argv(
-        "application-autoscaling",
-        "register-scalable-target",
-        region,
-        service_namespace="sagemaker",
-        resource_id=resource_id(name),
-        scalable_dimension=DIMENSION,
-        min_capacity=str(low),
-        max_capacity=str(high),
-    )
+    return register_target(region, resource_id(name), DIMENSION, low, high)
 
 
 def put_load_policy(region: str, name: str) -> Argv:
     """Scale so that each copy has about so many requests at once; with none, to the least."""
-    return aws_argv(
-        "application-autoscaling",
-        "put-scaling-policy",
-        region,
-        policy_name=POLICY,
-        service_namespace="sagemaker",
-        resource_id=resource_id(name),
-        scalable_dimension=DIMENSION,
-        policy_type="TargetTrackingScaling",
-        target_tracking_scaling_policy_configuration={
-            "TargetValue": REQUESTS_PER_COPY.value,
-            "PredefinedMetricSpecification": {
-                "PredefinedMetricType": "SageMakerInferenceComponentConcurrentRequestsPerCopy"
-                "HighResolution"
-            },
-            "ScaleInCooldown": 300,
-            "ScaleOutCooldown": 60,
-        },
-    )
+    return track_load(region, resource_id(name), DIMENSION, _LOAD, REQUESTS_PER_COPY.value)
 
 
 def put_wake_policy(region: str, name: str) -> Argv:
@@ -186,11 +168,4 @@ def delete_wake_alarm(region: str, name: str) -> Argv:
 
 def deregister_copies(region: str, name: str) -> Argv:
     """Leave the number of copies to calls; the policies and AWS's own alarms go with it."""
-    return aws_argv(
-        "application-autoscaling",
-        "deregister-scalable-target",
-        region,
-        service_namespace="sagemaker",
-        resource_id=resource_id(name),
-        scalable_dimension=DIMENSION,
-    )
+    return deregister_target(region, resource_id(name), DIMENSION)
